@@ -117,3 +117,14 @@ def test_explain_names_the_list_for_an_id_that_resembles_none(
 ) -> None:
     assert main(["check", "--explain", "foo"]) == 2
     assert "hint: clusterctl check --list\n" in capsys.readouterr().err
+
+
+def test_without_a_workdir_it_says_that_no_code_is_brought(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "facts.json").write_text('{"nodes": []}')
+    for text, told in ((HOSTS, True), (f"{HOSTS}workdir: /code\n", False)):
+        (tmp_path / "hosts.yaml").write_text(text)
+        main(["check", "--facts", "facts.json"])
+        assert ("no workdir: launch and sync" in capsys.readouterr().err) is told

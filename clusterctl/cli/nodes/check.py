@@ -9,6 +9,7 @@ from clusterctl.cli.shared.options import add_login, add_selection, add_workdir,
 from clusterctl.report.check import print_check, print_checks, print_choices, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.html.check import form_of, write_page
+from clusterctl.verbs.events import Notice
 from clusterctl.verbs.preflight.check import CheckOptions, find_check, select_checks
 from clusterctl.verbs.preflight.facts_file import save_facts
 from clusterctl.wire import SCHEMA, plain
@@ -75,6 +76,10 @@ def run(args: argparse.Namespace) -> int:
         if args.explain_network:
             print_choices(screen.out, result)
         print_check(screen.out, result, verbose=args.verbose > 0, quiet=screen.quiet)
+        if not (given_workdir(args) or any(node.workdir for node in session.cluster.nodes)):
+            text = "no workdir: launch and sync bring no code to the nodes"
+            hint = "add `workdir: /home/USER/NAME` to the inventory, or type --workdir DIR"
+            screen.say(Notice(text=text, hint=hint))
     # A file that cannot be written does not cost the verdict.
     if args.save_facts is not None:
         save_facts(args.save_facts, result.facts)
