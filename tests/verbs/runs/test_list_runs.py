@@ -31,6 +31,7 @@ def answers(given: dict[str, Any], *events: Message) -> dict[str, list[Message]]
     }
 
 
+DIED = "; its supervisor had died"
 LOST = happened(0, "peer-lost", peer="b", since=1.0)
 KILLED = happened(0, "rank-ended", rank=1, exit_code=137, signal=9)
 TOLD = happened(0, "peer-bad-end", peer="b", by="rank", rank=1, exit_code=137, signal=9)
@@ -152,3 +153,15 @@ def test_why_a_run_ended_is_not_told_by_a_node_that_was_left_out_before() -> Non
     }
     _, view = finish(status, FakePool(CLUSTER, nodes), RUN, CLUSTER)
     assert (view.state, list_runs.reason_of(view, None)) == ("stopped", "stopped by ada")
+
+
+def test_a_node_that_was_cleared_up_later_does_not_tell_why_the_run_ended() -> None:
+    peer = {"state": "failed", "by": "peer", "reason": "a: b has been silent for 15 s", "time": 9.0}
+    stopped = {"state": "stopped", "by": "lost", "reason": f"stopped by ada{DIED}", "time": 90.0}
+    nodes = {
+        "a": answers(part("a", "failed", end=peer)),
+        "b": answers(part("b", "lost", end=stopped)),
+    }
+    _, view = finish(status, FakePool(CLUSTER, nodes), RUN, CLUSTER)
+    view = replace(view, first_cause=None)  # `runs` asks for no events of an old run
+    assert list_runs.reason_of(view, None) == "a: b has been silent for 15 s"
