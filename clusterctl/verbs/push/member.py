@@ -1,5 +1,6 @@
 """A node that takes part in a transfer: how far it is, and what is wrong with it."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -64,10 +65,14 @@ class Member:
             return replace(outcome, **failure(self.error))
         if self.leader:
             return replace(outcome, state="shared", words=f"shared with {self.leader}")
-        if self.extra:
+        if self.extra and not _OWN_RANKS.fullmatch(self.extra):
             words = f"it has files that the source does not have: {self.extra}"
             return replace(outcome, state="failed", words=words, hint="remove them on the node")
         return outcome
+
+
+_OWN_RANKS = re.compile(r"(?:(?:, )?(?:\S*/)?rng_state_\d+\.pth)+")
+"""What transformers' Trainer saves on each node for its own ranks: a whole copy lacks it."""
 
 
 def lacking_room(path: str, found: Compared) -> NodeError | None:
