@@ -9,6 +9,8 @@ from clusterctl.node.printed_error import FRAME, NOISE
 
 _CPP_FRAME = re.compile(FRAME.pattern.encode())
 _FRAME = re.compile(r'^(?P<rank>\[rank\d+\]: ?)?(?P<indent>\s+)File "(?P<path>[^"]*)", line \d+')
+_REPORT = re.compile(r"[EW]\d{4} \S+ \d+ torch/distributed/elastic/multiprocessing/api\.py:\d+\]")
+"""torchrun's line about a rank that failed, or that it ends for that."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
 
 
@@ -26,11 +28,12 @@ def is_frame(line: bytes) -> bool:
 def excerpt(lines: Sequence[str]) -> list[str]:
     """Return the lines without torch's warnings; library frames become one line.
 
-    A traceback with library frames only keeps its last frame.
+    A traceback with library frames only keeps its last frame. What a torchrun that a script
+    started reports after the program's own words is left out.
     """
     out: list[str] = []
     frames: list[_Frame] = []
-    for line in (*without_noise(lines), ""):
+    for line in (*_before_report(without_noise(lines)), ""):
         match = _FRAME.match(line)
         if match:
             source = (match["rank"] or "") + match["indent"] + " "
@@ -41,6 +44,11 @@ def excerpt(lines: Sequence[str]) -> list[str]:
             out += [*_shortened(frames), line]
             frames = []
     return out[:-1]
+
+
+def _before_report(lines: tuple[str, ...]) -> tuple[str, ...]:
+    report = next((at for at, line in enumerate(lines) if _REPORT.match(line)), len(lines))
+    return lines[:report] or lines
 
 
 class _Frame(NamedTuple):

@@ -83,6 +83,8 @@ class TorchrunNoise:
     def __init__(self) -> None:
         """Hold nothing yet."""
         self._held: dict[Source, _Held] = {}
+        self._launchers: set[Source] = set()
+        """Logs in which a torchrun reported a failed rank; a script that starts one is a rank."""
         self._nameless: set[Source] = set()
         """Logs that have shown the line about peers without a name."""
 
@@ -93,7 +95,11 @@ class TorchrunNoise:
             told = entry.source in self._nameless
             self._nameless.add(entry.source)
             return [] if told else [_short([entry], NAMELESS)]
-        return [entry] if entry.source.rank is not None else self._of_launcher(entry, now=now)
+        if _BINARY.search(data):
+            self._launchers.add(entry.source)
+        if entry.source.rank is not None and entry.source not in self._launchers:
+            return [entry]
+        return self._of_launcher(entry, now=now)
 
     def _of_launcher(self, entry: Entry, *, now: float) -> list[Entry]:
         data = entry.line.data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import shlex
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from clusterctl.cli.shared.main import main
+from clusterctl.cli.shared.run_option import known_cluster
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.node_run import Resumed
 from clusterctl.transport import pool as transport
@@ -329,6 +331,26 @@ def test_runs_are_deleted_by_their_names(capsys: Read, week: Records) -> None:
     assert week.with_id(BASE) is not None
     assert main(["runs", "delete", "pqrs", "-y"]) == 2
     assert "no run is called pqrs" in capsys.readouterr().err
+
+
+def test_a_folder_without_an_inventory_has_that_of_the_newest_run(
+    week: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest run may have had some of the nodes, and others live on the rest."""
+    record = week.with_id(OTHER)
+    assert record is not None
+    inventory = tmp_path / "project" / "hosts.yaml"
+    inventory.parent.mkdir()
+    inventory.write_text("cluster: lab\nnodes: [a, b, c]\n")
+    cluster = replace(record.cluster.with_nodes(record.cluster.nodes[:1]), file="hosts.yaml")
+    week.write(replace(record, cluster=cluster, source=str(inventory.parent)))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
+    args = argparse.Namespace(inventory=None)
+    assert [node.name for node in known_cluster(args, week).nodes] == ["a", "b", "c"]
+    inventory.unlink()
+    assert [node.name for node in known_cluster(args, week).nodes] == ["a"]
 
 
 def test_of_many_runs_only_the_one_that_is_meant_is_read(

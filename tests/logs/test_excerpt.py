@@ -74,3 +74,18 @@ def test_a_warning_of_torch_is_not_the_last_line_of_a_rank() -> None:
     cause = first_cause([NodeReport(node="a", events=[ended], last_lines=lines)])
     assert cause is not None
     assert cause.message == "exited with 3; its last line: no such option: --lrr"
+
+
+def test_the_report_of_a_torchrun_below_a_script_does_not_hide_the_programs_words() -> None:
+    api = "torch/distributed/elastic/multiprocessing/api.py"
+    report = [
+        f"W1129 20:41:29.700000 30 {api}:913] Sending process 36 closing signal SIGTERM",
+        f"E1129 20:41:29.723000 30 {api}:1002] failed (exitcode: 1) local_rank: 0 (pid: 35)",
+        "Traceback (most recent call last):",
+        *frame(LIBRARY, 80, "raise ChildFailedError("),
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "=" * 60,
+        "train.py FAILED",
+    ]
+    assert excerpt([*TRACEBACK, *report]) == excerpt(TRACEBACK)
+    assert excerpt(report) == excerpt(report[:2]) + excerpt(report[2:])

@@ -87,17 +87,13 @@ def load_all(args: argparse.Namespace) -> Cluster:
         return load(path, launcher=_launcher(args))
     except InventoryError as error:
         if not path.exists() and args.inventory is None:
-            error.hint = "\n".join(filter(None, (_newest_inventory(), error.hint)))
+            from clusterctl.verbs.runs.records import Records  # noqa: PLC0415  (only for an error)
+
+            newest = next(Records().newest_first(), None)
+            file = newest and newest.inventory
+            flag = f"-i {shlex.quote(str(file))}" if file else ""
+            error.hint = "\n".join(filter(None, (flag, error.hint)))
         raise
-
-
-def _newest_inventory() -> str:
-    """Return the flag for the inventory of the newest run, in a folder that has none."""
-    from clusterctl.verbs.runs.records import Records  # noqa: PLC0415  (only for an error)
-
-    newest = next(Records().newest_first(), None)
-    file = newest and newest.cluster.file and Path(newest.source) / newest.cluster.file
-    return f"-i {shlex.quote(str(file))}" if file and file.is_file() else ""
 
 
 def _launcher(args: argparse.Namespace) -> LauncherName | None:

@@ -5,17 +5,18 @@ variable, or found in the current folder. Otherwise the run's record counts.
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
 from clusterctl.cli.shared.options import add_fanout, add_inventory, inventory_path, load_all
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError
+from clusterctl.inventory import load
 from clusterctl.inventory.addresses import is_here, normal_address, own_addresses
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.load import DEFAULT, VARIABLE, fingerprint
@@ -93,7 +94,7 @@ def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:
     return Session(cluster, fanout=args.fanout)
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_run(args: argparse.Namespace, *, part: bool = True) -> Iterator[Run]:
     """Find the run that is meant; its nodes are reached while the block runs.
 
@@ -123,15 +124,20 @@ def name_each_run(args: argparse.Namespace, several: SeveralLive) -> None:
 
 
 def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
-    """Return the inventory's cluster; in a folder without one, that of the newest run.
+    """Return the inventory's cluster; in a folder without one, that of the newest run's inventory.
 
     Raises:
         InventoryError: the inventory has problems, or there is none and no run either.
     """
-    if not has_inventory(args):
-        newest = next(records.newest_first(), None)
-        if newest is not None:
-            return newest.cluster
+    newest = None if has_inventory(args) else next(records.newest_first(), None)
+    if newest is not None:
+        # The run itself may have had a part of the nodes.
+        file = newest.inventory
+        with contextlib.suppress(InventoryError):
+            cluster = load(file) if file else newest.cluster
+            if cluster.name == newest.cluster.name and cluster.nodes:
+                return cluster
+        return newest.cluster
     cluster = load_all(args)
     # Outside of its allocations, Slurm's nodes are known by the runs on them.
     newest = None if cluster.nodes else next(records.newest_first(cluster.name), None)

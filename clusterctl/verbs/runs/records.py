@@ -76,6 +76,12 @@ class RunRecord:
     claims: tuple[Claim, ...] = ()
     """Of a discovered run: the commands that its nodes claim."""
 
+    @property
+    def inventory(self) -> Path | None:
+        """The inventory that it was launched with, if that is still there."""
+        file = Path(self.source) / self.cluster.file
+        return file if self.cluster.file and file.is_file() else None
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {"schema": SCHEMA, **plain(self)}

@@ -78,6 +78,12 @@ def test_the_rhythm_of_lines_and_earlier_ones_come_from_the_times_of_the_log(
     step = int(earlier["lines"][-1].split()[1].partition("/")[0])
     assert 1000 < step < 1999
     assert earlier["age_s"] == pytest.approx(2 * (2000 - step), abs=60)
+    Path(paths.job).write_text("{}")  # another attempt begins, 20 s ago
+    os.utime(paths.job, (now - 20, now - 20))
+    again = last_printed_line(paths)
+    assert again is not None
+    assert int(again["earlier"]["lines"][-1].split()[1].partition("/")[0]) >= 1990
+    Path(paths.job).unlink()
     bursts = b"".join(
         b"%.3f %d\n" % (now + t + n / 100, n) for t in range(-60, 0, 6) for n in (1, 2)
     )

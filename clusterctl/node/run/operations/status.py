@@ -187,10 +187,15 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
 
 def _begins(paths: NodePaths) -> bool:
     """Tell whether the supervisor may not have written its first record yet: a node may be busy."""
+    return time.time() - _job_written(paths) < START_SECONDS
+
+
+def _job_written(paths: NodePaths) -> float:
+    """Return when this attempt began, which is when its job was written; 0: not known."""
     try:
-        return time.time() - os.stat(paths.job).st_mtime < START_SECONDS
+        return os.stat(paths.job).st_mtime
     except OSError:
-        return False
+        return 0.0
 
 
 def _end_of(shown: Dict[str, Any]) -> Dict[str, Any]:
@@ -220,7 +225,9 @@ def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
     _, written, log = newest
     path = os.path.join(paths.folder, log)
     now = time.time()
-    times = _last_times(path)
+    # Between two attempts nothing was printed: how fast it is shows in the newest alone.
+    began = _job_written(paths)
+    times = [one for one in _last_times(path) if one[0] >= began]
     begin, end = find_end(path, END_BYTES)
     lines = _told_lines(end)
     return {
