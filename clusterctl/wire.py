@@ -177,11 +177,7 @@ def encode_line(value: Dict[str, Any]) -> bytes:
 
 
 def decode_line(line: bytes) -> Dict[str, Any]:
-    """Return the object on a line.
-
-    Raises:
-        BadLine: there is none.
-    """
+    """Return the object on a line; raise BadLine if there is none."""
     try:
         value = from_json(line.strip())
     except (ValueError, RecursionError) as error:
@@ -204,11 +200,7 @@ class LineReader:
         self.unread += data
 
     def next(self, limit: int) -> Optional[Dict[str, Any]]:
-        """Return the object on the next line; None: it has not come whole.
-
-        Raises:
-            BadLine: it is longer than so many bytes, or no JSON object.
-        """
+        """Return the object on the next line; None: it has not come whole."""
         end = self.unread.find(b"\n", self._searched, limit + 1)
         if end < 0:
             self._searched = len(self.unread)
@@ -223,20 +215,12 @@ class LineReader:
 
 
 def to_json(value: Any) -> bytes:  # noqa: ANN401  (JSON has no better type)
-    """Return a value as JSON.
-
-    Raises:
-        TypeError: it is none that JSON has.
-    """
+    """Return a value as JSON; raise TypeError if it is none that JSON has."""
     return _dumps(value).encode()
 
 
 def from_json(data: bytes) -> Any:  # noqa: ANN401  (JSON has no better type)
-    """Return the value that JSON stands for.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
+    """Return the value that JSON stands for; raise ValueError if it is no JSON."""
     return _loads(data.decode())
 
 

@@ -110,11 +110,7 @@ def _refuse_other(path: Path, text: str) -> None:
 
 
 def slurm_cluster(name: str) -> Cluster:
-    """Return the cluster of the Slurm allocation that this shell is in.
-
-    Raises:
-        UsageError: there is none, or its list of nodes is in no known form.
-    """
+    """Return the cluster of the Slurm allocation that this shell is in."""
     variable, hosts = nodelist()
     if not variable:
         raise UsageError(

@@ -70,11 +70,7 @@ class StartingProcesses:
             os.close(theirs)
 
     def wait_for(self, word: str) -> None:
-        """Wait until every process has written the word.
-
-        Raises:
-            ClusterError: a process exited or wrote nothing in time; with its log.
-        """
+        """Wait until every process has written the word."""
         deadline = time.monotonic() + START_SECONDS
         while silent := [pipe for pipe, text in self._output.items() if word not in text]:
             readable, _, _ = select.select(silent, [], [], max(0.0, deadline - time.monotonic()))

@@ -187,11 +187,7 @@ class Placement:
 
 
 def needed(plan: Message, placement: Placement) -> list[bytes]:
-    """Return the paths that a node asks for.
-
-    Raises:
-        NodeError: one is none of the sync's: it could be any file here; or they are too many.
-    """
+    """Return the paths that a node asks for."""
     count = plan.head.get("need")
     paths = _paths(plan)[:count] if isinstance(count, int) else []
     foreign = sorted(set(paths).difference(placement.paths))

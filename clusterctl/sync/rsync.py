@@ -219,11 +219,7 @@ class _Transfer:
             self.stream.close()
 
     def require_limits(self, errors: int, host: str) -> None:
-        """Check what the host may send, and how slowly it may take; `errors` is in bytes.
-
-        Raises:
-            NodeError: it has passed a limit.
-        """
+        """Check what the host may send, and how slowly it may take; `errors` is in bytes."""
         came = f"{errors} bytes of errors came" if errors > ERRORS_LIMIT else ""
         if excess := came or self._excess():
             hint = f"look at the host's load and disks: ssh {host} uptime"

@@ -68,11 +68,7 @@ class Ignored:
 
 
 def ignored_in(folder: Path, literal: Iterable[str]) -> Ignored:
-    """Read a folder's ignore file; `literal` are further paths to leave out, as they are.
-
-    Raises:
-        UsageError: it cannot be read, or has a line that means nothing here.
-    """
+    """Read a folder's ignore file; `literal` are further paths to leave out, as they are."""
     path = folder / IGNORE_FILE
     try:
         lines = path.read_text(errors="surrogateescape").splitlines()

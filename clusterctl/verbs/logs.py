@@ -59,11 +59,7 @@ class LogQuery:
     """As that of `MergedLines`."""
 
     def filter(self, now: float) -> Filter:
-        """Read the conditions on a line; `now` is in seconds since 1970.
-
-        Raises:
-            UsageError: one of them cannot be read.
-        """
+        """Read the conditions on a line; `now` is in seconds since 1970."""
         try:
             wanted = None if self.rank is None else ranks.parse_ranks(str(self.rank))
         except ValueError as error:
@@ -187,11 +183,7 @@ def lines_to_read(lines: int, wanted: Filter) -> int:
 
 
 def require_ranks(wanted: Filter, view: RunStatus) -> None:
-    """Refuse ranks that the run does not have, as far as its nodes say how many it has.
-
-    Raises:
-        UsageError: there are such.
-    """
+    """Refuse ranks that the run does not have, as far as its nodes say how many it has."""
     count = max((one.world_size for one in view.node_runs.values()), default=0)
     unknown = {rank for rank in wanted.ranks or () if rank >= count}
     if count and unknown:

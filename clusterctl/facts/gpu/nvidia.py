@@ -41,11 +41,7 @@ _UNHEALTHY = {"unhealthy", "limited capacity", "degraded"}
 
 
 def parse_nvidia_smi(text: str) -> Gpus:
-    """Read the log.
-
-    Raises:
-        ValueError: it is not one; the error has the tool's own message, if there is one.
-    """
+    """Read the log."""
     start, end = text.find("<nvidia_smi_log"), text.find(_END)
     unlisted = list(_NO_HANDLE.finditer(text))
     if start < 0 and unlisted:

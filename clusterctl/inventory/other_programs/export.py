@@ -70,11 +70,7 @@ def to_hostfile(name: str, cluster: Cluster, _node: Node | None = None) -> str:
 
 
 def slots(cluster: Cluster, node: Node, name: str) -> int:
-    """Return the processes of a node: one a GPU, or those on its CPUs.
-
-    Raises:
-        UsageError: the inventory does not have the number.
-    """
+    """Return the processes of a node: one a GPU, or those on its CPUs."""
     if cluster.job.procs_per_node is not None:
         return cluster.job.procs_per_node
     if node.gpus is None:

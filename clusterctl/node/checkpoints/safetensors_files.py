@@ -27,9 +27,6 @@ def check_safetensors(path: str) -> List[str]:
 
     Returns:
         The names of the tensors.
-
-    Raises:
-        Invalid: the header is not one, or the file is not as it says.
     """
     name = os.path.basename(path)
     size = os.path.getsize(path)

@@ -35,11 +35,7 @@ Form = Callable[[CheckResult], str]
 
 
 def form_of(path: Path) -> Form:
-    """Return the format that the file's suffix asks for.
-
-    Raises:
-        UsageError: the suffix is neither .html nor .md.
-    """
+    """Return the format that the file's suffix asks for."""
     forms: dict[str, Form] = {".html": html_page, ".htm": html_page, ".md": markdown_page}
     form = forms.get(path.suffix.lower())
     if form is None:

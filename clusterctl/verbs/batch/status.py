@@ -84,11 +84,7 @@ def cancel(batch: BatchJob) -> SlurmState:
 
 
 def wait_until_ended(batch: BatchJob, seconds: float) -> SlurmState:
-    """Wait for the end of a job.
-
-    Raises:
-        ClusterError: it has not ended in time.
-    """
+    """Wait for the end of a job; raise ClusterError if it has not ended in time."""
     until = time.monotonic() + seconds
     while (state := slurm.ask(batch.job)).phase != "ended" or state.state == "COMPLETING":
         if time.monotonic() > until:

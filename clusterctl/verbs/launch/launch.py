@@ -295,11 +295,7 @@ def _record(
 def _start(
     pool: Pool, records: Records, record: RunRecord, plan: Plan, *, force: bool, emit: Emit
 ) -> None:
-    """Show the plan, and start it.
-
-    Raises:
-        Interrupted: before a node was asked; the record tells that it was.
-    """
+    """Show the plan, and start it."""
     try:
         # It prints the run's name: from then on `clusterctl stop` knows it.
         emit(Planned(plan=plan))
@@ -338,11 +334,7 @@ def _stop_if_blocked(verdict: CheckResult, options: LaunchOptions) -> None:
 
 
 def refuse(findings: Sequence[Finding], verdict: CheckResult) -> None:
-    """Refuse the launch if there are findings.
-
-    Raises:
-        LaunchRefused: there are.
-    """
+    """Refuse the launch if there are findings."""
     if findings:
         # One line each: the verdict was shown before.
         nodes: dict[str, list[str]] = {}

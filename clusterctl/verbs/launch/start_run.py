@@ -149,11 +149,7 @@ def _stop_hint(run: str, left: Sequence[str]) -> str | None:
 
 
 def _refuse(errors: Iterable[NodeError]) -> None:
-    """Refuse the launch if nodes did not start; those with the same error are named together.
-
-    Raises:
-        LaunchRefused: there are errors.
-    """
+    """Refuse the launch if nodes did not start; those with the same error are named together."""
     messages: dict[str, list[str]] = {}
     hints: dict[str, list[str]] = {}
     busy = False

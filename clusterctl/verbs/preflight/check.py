@@ -290,11 +290,7 @@ _LIST = "clusterctl check --list"
 
 
 def find_check(identity: str) -> Check:
-    """Return the check of this id.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the check of this id; raise UsageError if there is none."""
     rules = every_check()
     found = next((rule for rule in rules if rule.id == identity), None)
     if found is None:

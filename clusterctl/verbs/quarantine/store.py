@@ -61,11 +61,7 @@ def read_entries(root: Path) -> Entries:
 
 
 def change_entries(root: Path, change: Callable[[Entries], Entries]) -> Entries:
-    """Replace the entries by what `change` makes of them; return those.
-
-    Raises:
-        ClusterError: the file cannot be read or written.
-    """
+    """Replace the entries by what `change` makes of them; return those."""
     path = root / FILE
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
     try:

@@ -333,11 +333,7 @@ class RunFilter:
     """It failed, was lost, or its launch was refused."""
 
     def pick(self, listed: RunList) -> RunList:
-        """Return the list without other runs.
-
-        Raises:
-            UsageError: a condition cannot be read.
-        """
+        """Return the list without other runs; raise UsageError if a condition cannot be read."""
         since = None if self.since is None else moment(self.since, time.time())
         try:
             nodes = None if self.nodes is None else frozenset(expand_hosts(self.nodes))

@@ -109,11 +109,7 @@ def has_key(root: Path) -> bool:
 
 
 def require_key(root: Path) -> bytes:
-    """Return this machine's key; the first launch makes it.
-
-    Raises:
-        ClusterError: it cannot be read or made.
-    """
+    """Return this machine's key; the first launch makes it."""
     key = _read_key(root)
     if key is not None:
         return key

@@ -23,10 +23,6 @@ def require_ended(job: NodeJob) -> int:
 
     Returns:
         The number of the attempt that begins now; 1 if the node has no part of the run.
-
-    Raises:
-        OperationError: `busy`: a supervisor is there, or a process cannot be ended;
-            `state-folder`: the folder is another user's.
     """
     paths = NodePaths.of(job)
     if not os.path.lexists(paths.folder):

@@ -102,11 +102,7 @@ def use_that_fell(paths: NodePaths) -> Optional[Dict[str, Any]]:
 
 
 def find_run(args: Dict[str, Any]) -> NodePaths:
-    """Return the folder of a run on this node.
-
-    Raises:
-        OperationError: `no-run`: there is none, or it is not this user's.
-    """
+    """Return the folder of a run on this node."""
     paths = NodePaths.of(args)
     problem = paths.ownership_problem()
     if problem or not read_json(paths.job):

@@ -118,11 +118,7 @@ def read_status(pid: int) -> Dict[bytes, bytes]:
 
 
 def process_table() -> Dict[int, Process]:
-    """Return all processes by pid.
-
-    Raises:
-        OSError: it cannot be checked now.
-    """
+    """Return all processes by pid; raise OSError if it cannot be checked now."""
     found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process is not None}
 
