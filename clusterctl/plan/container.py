@@ -116,7 +116,7 @@ def _before_pattern(path: str) -> str:
 def _vendor(facts: NodeFacts) -> str:
     if facts.gpus is None or not facts.gpus.devices:
         return ""
-    return "amd" if facts.gpus.tool in {"amd-smi", "rocm-smi"} else "nvidia"
+    return "amd" if facts.gpus.tool == "amd-smi" else "nvidia"
 
 
 def _docker_options(container: Container, facts: NodeFacts, vendor: str) -> Iterator[str]:

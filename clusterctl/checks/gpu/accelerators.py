@@ -12,7 +12,6 @@ from clusterctl.checks.gpu.planned import (
     planned_devices,
     reports,
     uses_gpus,
-    usual_of_model,
 )
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
@@ -47,7 +46,7 @@ def count(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
             node.node,
             "no accelerator found",
             wanted=want,
-            found=f"{tool} lists none" if tool else "no nvidia-smi, amd-smi or rocm-smi",
+            found=f"{tool} lists none" if tool else "no nvidia-smi or amd-smi",
             remedy="install its driver, or for CPUs set `defaults: {gpus: 0}` in hosts.yaml",
         )
     elif wanted is not None and len(node.gpus.devices) < wanted:
@@ -148,35 +147,6 @@ def driver(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
         for name, version, usual in outliers(of_tool):
             remedy = f"install the driver {shlex.quote(usual)} on the node and reboot it"
             yield other_version("warn", name, "the GPU driver", version, usual, remedy)
-
-
-@Check(
-    "accelerator.vbios",
-    title="all GPUs of a model have the same VBIOS",
-    why="The VBIOS holds a GPU's limits of power and clocks. GPUs that were bought at different"
-    " times often have different ones, which is no fault: this is a note.",
-    fix="Update the firmware of the odd GPUs with the vendor's tool.",
-    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
-    explained_by=(COUNT,),
-    blocks=False,
-    applies=reports(lambda gpu: gpu.vbios or None),
-)
-def vbios(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
-    """Compare each version with the most frequent one of the model."""
-    versions = usual_of_model(facts, cluster, lambda gpu: gpu.vbios or None)
-    for node, gpu in planned(facts, cluster):
-        if not gpu.vbios:
-            continue
-        usual = str(versions[gpu.name].most_common(1)[0][0])
-        if gpu.vbios != usual:
-            yield passed(
-                node.node,
-                "another VBIOS than on the other GPUs of this model, as in a mixed purchase",
-                wanted=usual,
-                found=gpu.vbios,
-                remedy="nothing to do; if these GPUs are slower, ask the vendor for an update",
-                gpus=(gpu.index,),
-            )
 
 
 @Check(

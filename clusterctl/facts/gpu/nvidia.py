@@ -96,7 +96,6 @@ def _gpu(index: int, node: ET.Element, corrupt: set[str]) -> Gpu:
         name=_word(node, "product_name"),
         uuid=_word(node, "uuid"),
         bus_id=bus_id,
-        vbios=_word(node, "vbios_version"),
         memory_mib=_number(node, "fb_memory_usage/total"),
         used_mib=_number(node, "fb_memory_usage/used"),
         mig=_flag(node, "mig_mode/current_mig"),

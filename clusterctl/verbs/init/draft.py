@@ -122,7 +122,7 @@ _COMMENTS = {
     "same_machine": "Several entries are one machine.",
 }
 _GPU_SIGNS = ("/dev/nvidiactl", "/dev/kfd")
-_GPU_TOOLS = ("nvidia-smi", "amd-smi", "rocm-smi")
+_GPU_TOOLS = ("nvidia-smi", "amd-smi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,6 @@ FAULTS = {
     "accelerator.temperature": ("<gpu_temp>34 C<", "<gpu_temp>66 C<"),
     "accelerator.power": ("<current_power_limit>700.00 W<", "<current_power_limit>350.00 W<"),
     "accelerator.ecc": ("<current_ecc>Enabled<", "<current_ecc>Disabled<"),
-    "accelerator.vbios": ("<vbios_version>96.00.74.00.01<", "<vbios_version>96.00.30.00.01<"),
     "accelerator.persistence": (
         "<persistence_mode>Enabled<",
         "<persistence_mode>Disabled<",
@@ -80,10 +79,6 @@ FAULTS = {
     ),
     "accelerator.driver": (f"<driver_version>{DRIVER}<", "<driver_version>550.54.15<"),
 }
-
-NOTES = {"accelerator.vbios"}
-"""Faults that need no remedy: GPUs of a later purchase have another VBIOS."""
-
 
 DRIVER_OF_ALL = "accelerator.driver"
 """It is a fault of the whole node."""
@@ -109,8 +104,7 @@ def test_each_fault_of_one_gpu_is_one_finding_on_its_node(box: Sandbox) -> None:
             log_of(box, node).write_text(text)
 
     wrong = [each for each in findings if each["status"] in WRONG]
-    notes = [each for each in findings if each["check"] in NOTES and each["gpus"]]
-    said = [(f["check"], *f["nodes"], tuple(f.get("gpus", ()))) for f in (*wrong, *notes)]
+    said = [(f["check"], *f["nodes"], tuple(f.get("gpus", ()))) for f in wrong]
     assert sorted(said) == sorted(expected)
     assert all(each["remedy"] for each in wrong)
     assert code == 1
