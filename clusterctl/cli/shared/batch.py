@@ -89,11 +89,7 @@ def list_batches(cluster: Cluster) -> RunList | None:
 
 
 def print_batch(batch: BatchJob, *, tail: int | None, grep: str | None) -> None:
-    """Print what a batch job has printed on stdout, the ranks' lines.
-
-    Raises:
-        UsageError: `grep` is no regular expression.
-    """
+    """Print what a batch job has printed on stdout, the ranks' lines."""
     try:
         wanted = re.compile(grep or "")
     except re.error as error:

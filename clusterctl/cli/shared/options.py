@@ -123,11 +123,7 @@ def given_workdir(args: argparse.Namespace) -> str | None:
 
 
 def flag_or_variable(args: argparse.Namespace, name: str) -> tuple[object, str]:
-    """Return the value of a setting's flag, else of its variable, with the name of that.
-
-    Raises:
-        UsageError: the variable cannot be read.
-    """
+    """Return the value of a setting's flag, else of its variable, with the name of that."""
     value, variable = getattr(args, name), f"CLUSTERCTL_{name.upper()}"
     if value is not None or not os.environ.get(variable):
         return value, ""

@@ -128,11 +128,7 @@ def tell_sight(workdir: str, candidates: Sequence[Mapping[str, Any]]) -> Dict[st
 
 
 def read_sight(value: object) -> Sight:
-    """Read what a node tells.
-
-    Raises:
-        MessageError: it cannot be.
-    """
+    """Read what a node tells; raise MessageError if it cannot be."""
     told = _SIGHT(value, "what a node sees")
     return Sight(**{**told, "checkpoints": tuple(Copy(**one) for one in told["checkpoints"])})
 

@@ -117,11 +117,7 @@ class ControlFolder:
 
     @property
     def path(self) -> Path:
-        """The folder.
-
-        Raises:
-            NodeError: it is closed; its verb was interrupted meanwhile.
-        """
+        """The folder; raise NodeError if it is closed; its verb was interrupted meanwhile."""
         with self._lock:
             if self._closed:
                 raise NodeError("lost", "connect", "the connections of this command are closed")

@@ -82,11 +82,7 @@ class LocalFabricConnection(_NodeConnection):
         """There is nothing to close."""
 
     def sftp(self) -> paramiko.SFTPClient:
-        """Refuse to copy files.
-
-        Raises:
-            UsageError: always.
-        """
+        """Refuse to copy files."""
         raise UsageError(f"{self.host}: is this machine, to which no files are copied")
 
     def _remote_runner(self) -> Runner:

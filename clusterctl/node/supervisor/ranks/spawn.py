@@ -40,11 +40,7 @@ class Spawner:
         return self._start(LAUNCHER_LOG, words, self.environment)
 
     def rank(self, local_rank: int) -> int:
-        """Start a rank ourselves and return its pid.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start a rank ourselves and return its pid; raise OSError if it cannot be started."""
         number = self._job["first_rank"] + local_rank
         rank = b"%d" % number
         own = {b"RANK": rank, b"LOCAL_RANK": b"%d" % local_rank, b"ROLE_RANK": rank}
