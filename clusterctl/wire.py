@@ -99,11 +99,7 @@ def encode_head(head: Dict[str, Any], body_length: int) -> bytes:
 def read_message(
     stream: Readable, *, head_limit: int = HEAD_LIMIT, body_limit: int = BODY_LIMIT
 ) -> Optional[Message]:
-    """Read one frame from a blocking stream; None at a clean end of the stream.
-
-    Raises:
-        BadFrame: the stream ended within a frame, or it holds something else.
-    """
+    """Read one frame, None at a clean end of the stream; BadFrame if it is cut or another thing."""
     message = read_head(stream, head_limit=head_limit, body_limit=body_limit)
     if message is not None:
         message.body = _read_exactly(stream, message.body_length) or b""

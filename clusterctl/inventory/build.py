@@ -60,11 +60,7 @@ def document_of(name: str, nodes: Sequence[dict[str, object]], lines: dict[Path,
 def build(
     document: Document, problems: Problems, *, launcher: LauncherName | None = None
 ) -> Cluster:
-    """Return the cluster of a document.
-
-    Raises:
-        InventoryError: with every problem of it.
-    """
+    """Return the cluster of a document; raise InventoryError with every problem of it."""
     value, problems.lines = document.value, document.lines
     if not isinstance(value, dict):
         problems.add((), wanted="a mapping with cluster: and nodes:", found=shown(value))

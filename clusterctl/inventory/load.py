@@ -61,11 +61,7 @@ def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of an inventory of any form.
-
-    Raises:
-        InventoryError: it is missing, too large, or no text.
-    """
+    """Return the text of an inventory of any form; raise InventoryError if there is none."""
     return _decoded(_bytes(path), str(path))
 
 

@@ -100,11 +100,7 @@ def _expect(process: subprocess.Popen[str], argv: Sequence[str], code: int = 0) 
 
 
 def run(name: str, backend: BackendName | None = None) -> int:
-    """Run the demo in a sandbox of this name, and remove the sandbox in any case.
-
-    Raises:
-        ClusterError: a step failed or took too long.
-    """
+    """Run the demo in a sandbox, and remove it; raise ClusterError if a step failed."""
     if not Path("train", "tools", "demo_assets.py").exists():
         raise UsageError(
             "the demo trains with the project's own train/, which is not in this folder",

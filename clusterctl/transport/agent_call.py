@@ -126,11 +126,7 @@ class AgentCall(Call):
         self._speaks_by = time.monotonic() + timeouts.answer
 
     def await_agent(self) -> bool:
-        """Wait until the agent speaks; why it does not is in the reply.
-
-        Returns:
-            False: it ended without having taken the request.
-        """
+        """Wait until the agent speaks; False: it ended first, and the reply says why."""
         try:
             self._find_marker()
         except NodeError as failure:

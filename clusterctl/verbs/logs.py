@@ -123,11 +123,7 @@ def _after(first: list[Event], events: Generator[Event]) -> Generator[Event]:
 
 
 def run_log(run: str, cluster: Cluster, nodes: str | None) -> RunLog:
-    """Return the log of a run on these nodes, names and ranges; None: on all of them.
-
-    Raises:
-        UsageError: the run has no such node.
-    """
+    """Return the log of a run on these nodes, names and ranges; None: on all of them."""
     chosen = cluster.nodes if nodes is None else tuple(named(cluster, nodes, option="--node"))
     some_nodes = len(chosen) < len(cluster.nodes)
     return RunLog(run, cluster.with_nodes(chosen), judged=False, some_nodes=some_nodes)

@@ -12,11 +12,7 @@ _UNITS = {"B": 1 / 1024**2, "KB": 1 / 1024, "MB": 1.0, "GB": 1024.0}
 
 
 def parse_amd_smi(text: str) -> Gpus:
-    """Read `amd-smi static --json`: a list of GPUs, in newer releases under `gpu_data`.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Read `amd-smi static --json`: a list of GPUs, or one under `gpu_data`; else ValueError."""
     listed = _entries(text)
     return Gpus(
         tool="amd-smi",

@@ -64,11 +64,7 @@ def listing_of(text: str) -> dict[str, Any] | None:
 
 
 def list_inventory(path: Path, problems: Problems) -> dict[str, Any]:
-    """Return what Ansible lists of an inventory.
-
-    Raises:
-        InventoryError: it is not installed here, or cannot read the inventory.
-    """
+    """Return what Ansible lists; raise InventoryError if it is not here, or cannot read it."""
     command = f"{LISTER} -i {shlex.quote(str(path))} --list"
     program = shutil.which(LISTER)
     if program is None:

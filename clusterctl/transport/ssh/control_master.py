@@ -168,11 +168,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove a folder with nothing but sockets that waited for an rsync.
-
-    Raises:
-        OSError: it is not ours, not a folder, or not empty.
-    """
+    """Remove a folder with nothing but sockets that waited for an rsync; else OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_uid != os.getuid():

@@ -74,11 +74,7 @@ def batch_runs(records: Records, cluster: str) -> RunList:
 
 
 def cancel(batch: BatchJob) -> SlurmState:
-    """Let Slurm end a job, and wait until it has.
-
-    Raises:
-        ClusterError: it has not ended in time, or Slurm refused.
-    """
+    """Let Slurm end a job; raise ClusterError if it refuses, or that takes too long."""
     slurm.cancel(batch.job)
     return wait_until_ended(batch, ENDED_SECONDS)
 

@@ -255,11 +255,7 @@ class ListedCheckpoint:
 def list_checkpoints(
     nodes: Nodes, cluster: Cluster, history: History, *, emit: Emit
 ) -> tuple[ListedCheckpoint, ...]:
-    """List the checkpoints of a history, the newest first; nothing is read to its end.
-
-    Raises:
-        LaunchRefused: a node did not answer.
-    """
+    """List a history's checkpoints, the newest first, unread; LaunchRefused for a silent node."""
     if not cluster.job.checkpoints:
         return ()
     history = with_other_runs(nodes, cluster, history)

@@ -186,11 +186,7 @@ def begin(
 
 
 def _validate(cluster: Cluster, options: LaunchOptions, *, emit: Emit) -> None:
-    """Refuse what could never be launched, and tell what is about to run; no node is asked.
-
-    Raises:
-        UsageError: the job or the options cannot be launched.
-    """
+    """Refuse what could never be launched, and tell what is about to run; no node is asked."""
     require_job(cluster)
     require_name(cluster.job, options.name)
     if options.sync and not options.force:

@@ -179,11 +179,7 @@ def _lacks_train(cluster: Cluster, source: Path) -> bool:
 
 
 def require_secrets(cluster: Cluster) -> None:
-    """Refuse to begin without the secrets that the job is given.
-
-    Raises:
-        UsageError: a variable that `env_from` names is not set here.
-    """
+    """Refuse to begin without a variable that `env_from` names."""
     _require_set("env_from", cluster.job.env_from)
 
 

@@ -267,11 +267,7 @@ def judge(
 
 
 def select_checks(options: CheckOptions) -> tuple[Check, ...]:
-    """Return the checks that the options ask for.
-
-    Raises:
-        UsageError: they name one that does not exist.
-    """
+    """Return the checks that the options ask for; UsageError for one that does not exist."""
     rules = every_check()
     every = {rule.id for rule in rules}
     only = _matching_ids(options.only, rules, "--only") if options.only else every

@@ -124,11 +124,7 @@ class Transfer:
         self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
 
     def describe(self) -> bytes:
-        """Have the source hash the path; return its manifest.
-
-        Raises:
-            ClusterError: the source cannot be read.
-        """
+        """Have the source hash the path; return its manifest, or raise ClusterError."""
         listed, manifest = list_source(
             self.source, self.source_pool, self.wanted.shown, leave_out=self.pulls, emit=self.emit
         )

@@ -29,11 +29,7 @@ MOST_BYTES = 16 << 20
 
 
 def read_entries(root: Path) -> Entries:
-    """Return all entries; none if there is no file.
-
-    Raises:
-        ClusterError: the file cannot be read.
-    """
+    """Return all entries, none without a file; ClusterError if it cannot be read."""
     path = root / FILE
     try:
         with path.open("rb") as file:

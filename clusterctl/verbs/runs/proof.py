@@ -100,11 +100,7 @@ def _bytes(text: str) -> bytes:
 
 
 def has_key(root: Path) -> bool:
-    """Tell whether this machine has launched anything, and so can prove it.
-
-    Raises:
-        ClusterError: the key cannot be read.
-    """
+    """Tell whether this machine can prove launches; ClusterError if its key cannot be read."""
     return _read_key(root) is not None
 
 
@@ -134,11 +130,7 @@ def require_key(root: Path) -> bytes:
 
 
 def _read_key(root: Path) -> bytes | None:
-    """Return this machine's key; None if it has launched nothing yet.
-
-    Raises:
-        ClusterError: it cannot be read, is damaged, or others can read it.
-    """
+    """Return this machine's key, None before the first launch; ClusterError if it is not safe."""
     path = root / KEY_FILE
     until = time.monotonic() + _WRITING_SECONDS
     while True:

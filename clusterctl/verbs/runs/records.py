@@ -141,11 +141,7 @@ class Records:
         return record if run_id.is_word(run) else None
 
     def find(self, word: str, *, part: bool = True) -> RunRecord | None:
-        """Return the record of the run that a word means, as `resolve` has it.
-
-        Raises:
-            SeveralRuns: it is a part of several.
-        """
+        """Return the record that a word means, as `resolve` has it; SeveralRuns if several."""
         run = self.resolve(word, part=part)
         return self.with_id(run) if run else None
 

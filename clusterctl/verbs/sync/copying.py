@@ -124,11 +124,7 @@ def reported(
 
 
 def checkpoints_in(cluster: Cluster, source: Path) -> list[str]:
-    """Return where runs write, relative to the folder: never part of the code.
-
-    Raises:
-        UsageError: that may be any folder in it.
-    """
+    """Return where runs write, relative to the folder; UsageError if that may be any folder."""
     path = Path(cluster.job.checkpoints or "")
     for base in (source, *(Path(node.workdir) for node in cluster.nodes if node.workdir)):
         if path.is_relative_to(base):

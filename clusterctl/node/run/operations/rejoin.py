@@ -19,11 +19,7 @@ WAIT_HINT = "the same command again once `clusterctl status %s` shows that its p
 
 
 def require_ended(job: NodeJob) -> int:
-    """Verify that the node's earlier part of the run is over, and KILL what is left of it.
-
-    Returns:
-        The number of the attempt that begins now; 1 if the node has no part of the run.
-    """
+    """Verify that the earlier part is over, KILL what is left; return the new attempt's number."""
     paths = NodePaths.of(job)
     if not os.path.lexists(paths.folder):
         return 1

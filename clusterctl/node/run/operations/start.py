@@ -116,11 +116,7 @@ def _start_in_workdir(
 
 @contextlib.contextmanager
 def new_folder(paths: NodePaths) -> Iterator[None]:
-    """Make the run's folder; if the block fails, delete it.
-
-    Raises:
-        OperationError: `state-folder`: it cannot be made, or is there already.
-    """
+    """Make the run's folder; if the block fails, delete it."""
     paths.create()
     try:
         yield
@@ -131,11 +127,7 @@ def new_folder(paths: NodePaths) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_syncs(workdir: str) -> Iterator[None]:
-    """Keep syncs out of a folder whose server may not answer.
-
-    Raises:
-        OperationError: as `keep_syncs_out` does, or `workdir`: there was no answer.
-    """
+    """Keep syncs out of a folder; refuse one whose server does not answer."""
 
     @contextlib.contextmanager
     def hold() -> Iterator[Optional[Dict[str, Any]]]:
@@ -156,11 +148,7 @@ def without_syncs(workdir: str) -> Iterator[None]:
 
 
 def check_with_timeout(workdir: str, check: Callable[[], None]) -> None:
-    """Look at files that may be on a share whose server does not answer.
-
-    Raises:
-        OperationError: as `check` does, or `workdir`: there was no answer.
-    """
+    """Look at files that may be on a share; refuse one whose server does not answer."""
 
     def refusal() -> Optional[Dict[str, Any]]:
         try:
@@ -219,11 +207,7 @@ def require_own_files(job: NodeJob, *, forces: bool) -> None:
 
 
 def require_commands(job: NodeJob, environment: Environment) -> None:
-    """Refuse a job of whose commands this node lacks one.
-
-    Raises:
-        OperationError: `exec`.
-    """
+    """Refuse a job of whose commands this node lacks one."""
     inside = [] if job["container"] else [job["launcher_argv"], job["argv"]]
     for argv in (job["container"], job["wrap"], *inside):
         if argv:

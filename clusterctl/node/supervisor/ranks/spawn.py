@@ -26,11 +26,7 @@ class Spawner:
         }
 
     def launcher(self) -> int:
-        """Start the launcher and return its pid; the shim goes in front of the rank's command.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the launcher behind the rank's shim; return its pid, or raise OSError."""
         program = self._job.get("launcher_program")
         if program:
             words = agent_argv(self._paths, program, self._paths.folder)
@@ -59,11 +55,7 @@ class Spawner:
         return self._start(LAUNCHER_LOG, [shell, "-c", line], {**self.environment, **variables})
 
     def container_remover(self) -> int:
-        """Start the process that removes the run's containers, and return its pid.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the process that removes the run's containers; return its pid, or raise OSError."""
         words = agent_argv(
             self._paths, "clusterctl.node.run.processes.containers:main", self._paths.folder
         )
