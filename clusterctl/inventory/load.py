@@ -36,7 +36,6 @@ def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
     """Read a hosts.yaml, or an MPI or DeepSpeed hostfile.
 
     Args:
-        path: of the file.
         launcher: overrides that of the job; with slurm the nodes are those of the allocation.
 
     Raises:

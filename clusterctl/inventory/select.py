@@ -16,7 +16,6 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
     The first of them is the master.
 
     Args:
-        cluster: what to pick from.
         nodes: names and ranges (`gpu[02-04],gpu07`), or a count: the first N that are not
             excluded. None: all.
         exclude: names and ranges to leave out.
@@ -58,7 +57,6 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
     """Return the nodes that match an expression of names and ranges, in the cluster's order.
 
     Args:
-        cluster: what to pick from.
         spec: `gpu[02-04],10.11.7.50`; a host of several entries names them all.
         option: the flag, for the message.
     """

@@ -29,8 +29,6 @@ def spawn(
     """Start a process in a new session, without a terminal, and return its pid.
 
     Args:
-        argv: the program and its arguments.
-        environment: its whole environment.
         log: file that its stderr is appended to, and its stdout unless it has one.
         stdout: descriptor that becomes its stdout.
     """

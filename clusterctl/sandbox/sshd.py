@@ -57,10 +57,8 @@ def configuration(
     """Return an sshd_config.
 
     Args:
-        port: where it listens.
         folder: the host's own folder, as sshd sees it; holds its host key.
         environment: set for every session.
-        listen: addresses it listens on.
         authorized: file with the accepted keys, instead of the one in each account's home.
     """
     lines = [

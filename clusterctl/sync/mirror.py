@@ -137,7 +137,6 @@ class Placement:
         """Hold the dialogue; the reply's last message says what was done, its `sent` how that went.
 
         Args:
-            connection: an open one to the node.
             folder: a private one with a short path.
 
         Raises:

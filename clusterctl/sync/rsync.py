@@ -79,10 +79,7 @@ def push(
     """Write files of a folder to a node's folder; each is replaced whole or not at all.
 
     Args:
-        connection: the open way to the node.
-        source: the folder here.
         paths: files and links in it, relative.
-        workdir: the folder there.
         folder: a private one with a short path, for the socket.
         temporary: the name of the folder within ours that files are written to first.
         alive: called every second meanwhile, with the bytes that were sent.

@@ -136,7 +136,6 @@ def read_source(
     """List and hash a folder.
 
     Args:
-        folder: the folder.
         leave_out: paths in it that are no code, as the checkpoints.
         before: called with the bytes of each file that is to be read.
 

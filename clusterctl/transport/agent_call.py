@@ -58,10 +58,6 @@ class AgentCall(Call):
         """Send the agent and the request; `reply()` reports what went wrong.
 
         Args:
-            node: where.
-            stream: to the agent.
-            request: what to do.
-            timeouts: the limit of each phase.
             timeout: seconds for the whole of it.
             stayed: the agent, if it is there already; None: it is to be sent.
             keep: receives an agent that stays.

@@ -38,7 +38,6 @@ def batch_of(args: argparse.Namespace, *, part: bool = True) -> tuple[BatchJob, 
     If they can, RUN in `args` becomes that run.
 
     Args:
-        args: what was typed.
         part: as `Session.run` has it.
     """
     records = Records()

@@ -64,7 +64,6 @@ def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:
     """Return a session with the cluster of the run that is named, else of the inventory.
 
     Args:
-        args: what was typed.
         part: as `Session.run` has it.
 
     Raises:
@@ -94,7 +93,6 @@ def open_run(args: argparse.Namespace, *, part: bool = True) -> Iterator[Run]:
     """Find the run that is meant; its nodes are reached while the block runs.
 
     Args:
-        args: what was typed.
         part: as `Session.run` has it.
 
     Raises:

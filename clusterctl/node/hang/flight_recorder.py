@@ -40,7 +40,6 @@ def collectives_of(environ: Mapping[str, str], rank: int, began: float) -> List[
 
     Args:
         environ: of the rank, at least its home and what the job sets.
-        rank: its number.
         began: when the run began, by this node's clock.
     """
     path = find_file(environ, rank, began)

@@ -52,8 +52,6 @@ def dump_ranks(
         ranks: as in supervisor.json: `rank`, `pid`, `state`.
         only: these ranks alone; None: all.
         quiet: seconds since the last sign of life by rank, if that was watched.
-        native: with the frames of C and C++.
-        with_locals: with the values of local variables.
         stacks_only: without GPUs, connections and what libraries know, which a verdict needs
             besides.
         seconds: how long all of it may take.

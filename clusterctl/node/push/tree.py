@@ -30,8 +30,6 @@ class Tree:
         """Take the place of the path; nothing is read or changed yet.
 
         Args:
-            target: the path here.
-            manifest: what it is to be.
             source: all of it is here, also what links outside of it lead to.
         """
         self.manifest = manifest

@@ -66,7 +66,6 @@ def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
 
     Args:
         sights: node → what it sees, of all nodes that will run; the master first.
-        run: the run's id.
     """
     problems = ["%s: %s" % (node, sight.problem) for node, sight in sights.items() if sight.problem]
     if problems:

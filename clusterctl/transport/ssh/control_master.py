@@ -209,7 +209,6 @@ class ControlMaster:
 
         Args:
             options: of `ssh`, besides those that every master has.
-            timeouts: the limits.
             token: the file of a key that wants a touch; without a terminal ssh asks for none.
 
         Raises:

@@ -195,7 +195,6 @@ class LoginHandler(AuthHandler):
         """Send one request for a login; return what else the server asks for.
 
         Args:
-            begin: sends it.
             touch: what the person may have to do meanwhile.
 
         Raises:

@@ -52,7 +52,6 @@ def choose_checkpoint(
         which: `latest`, or a path: absolute, or relative to workdir or the checkpoints' folder.
         history: the run to resume, and those that it resumes: `latest` is one of theirs.
         ranks: node → the ranks that it will run, if that is known.
-        emit: called with each event.
 
     Raises:
         LaunchRefused: there is none, the path asked for is unfit, or a node did not answer.

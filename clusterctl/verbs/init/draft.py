@@ -178,7 +178,6 @@ def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> D
 
     Args:
         hosts: names, addresses, ranges and patterns of ssh_config, with user and port.
-        name: of the cluster.
         identity: the private key that opens all of them; None: as ssh finds one.
 
     Raises:

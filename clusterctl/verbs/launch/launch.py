@@ -80,8 +80,6 @@ def prepare(
 
     Args:
         cluster: the nodes and the job, as they are to be launched (`effective`).
-        pool: the connections to the nodes.
-        options: how it is to be launched.
         emit: called with each event: `Checked`, `Notice`, `Progress`.
 
     Returns:
@@ -124,9 +122,6 @@ def launch(
 
     Args:
         cluster: the nodes and the job, as they are to be launched (`effective`).
-        pool: the connections to the nodes.
-        records: where the run is remembered.
-        options: how it is launched.
         emit: called with each event: `Checked`, `Synced`, `Planned`, `Started`, `Notice`,
             `Progress`.
 

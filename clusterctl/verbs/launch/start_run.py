@@ -46,9 +46,7 @@ def start_run(
     """Start every node's part.
 
     Args:
-        nodes: where to start it.
         cluster: the nodes of the plan.
-        plan: what to start.
         environment: the controller's own; only what `env_from` names is taken.
         resumed: of a resume, the run and the checkpoint that it resumes from.
         launched: the record of the launch, with its proof.

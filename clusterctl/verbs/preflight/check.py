@@ -233,7 +233,6 @@ def judge(
 
     Args:
         cluster: the nodes, and what the run needs.
-        facts: of each node.
         options: which checks to judge.
         network: what the nodes probed; None: chosen from the facts.
     """

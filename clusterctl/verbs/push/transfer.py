@@ -79,7 +79,6 @@ class Transfer:
         """Bring the path to these nodes.
 
         Args:
-            names: the nodes.
             manifest: what `describe` returned; empty: it is called here.
 
         Raises:

@@ -110,8 +110,6 @@ def runs(
     """List the runs that the records or the nodes know.
 
     Args:
-        nodes: of the cluster.
-        records: of this machine.
         see: called with the record of each run that has one, and with what its nodes tell of it.
         rebuild: write a record of each run that only the nodes know, or that is unverified yet.
     """
@@ -245,7 +243,6 @@ def recorded_line(record: RunRecord, view: RunStatus | None, end: RunEnd | None)
     """Return the line of a run with a record.
 
     Args:
-        record: of the run.
         view: what its nodes say; None: they were not asked, or know nothing.
         end: how it ended, as this machine remembers it.
     """

@@ -40,7 +40,6 @@ def prove(record: RunRecord, plan: Plan, root: Path) -> dict[str, str]:
     """Return what each node keeps of a run's record, with the proof that it is unchanged.
 
     Args:
-        record: of the launch.
         plan: what is started; of its nodes only the master's place is kept.
         root: the folder of this machine's records, which has the key.
 

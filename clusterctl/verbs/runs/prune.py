@@ -70,8 +70,6 @@ def prunable(nodes: Nodes, records: Records, *, keep: int, every: bool = False) 
     """Find all but the newest ended runs of the cluster.
 
     Args:
-        nodes: of the cluster.
-        records: of this machine.
         keep: how many of the ended runs stay.
         every: also those with a name, and those of the last day.
     """

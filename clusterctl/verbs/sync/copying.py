@@ -110,7 +110,6 @@ def reported(
         replies: as they come.
         copying: returns what is copied once the nodes have agreed.
         moved: the bytes that each node was sent.
-        emit: called with each event.
     """
     announced = False
     for reply in with_ticks(iter(replies), TICK_SECONDS):
