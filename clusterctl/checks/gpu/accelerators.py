@@ -4,7 +4,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding, fail, finding, passed, warn
+from clusterctl.checks.finding import Finding, fail, finding, warn
 from clusterctl.checks.gpu.lost_gpus import LOST, cannot_list, not_listed
 from clusterctl.checks.gpu.planned import (
     NVIDIA,
@@ -213,17 +213,7 @@ def persistence(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Report the GPUs without it where others have it; else it costs a run's start seconds."""
     modes = {gpu.persistence for _, gpu in planned(facts, cluster)}
     for node, gpu in planned(facts, cluster):
-        if gpu.persistence is False and True not in modes:
-            yield passed(
-                node.node,
-                "persistence mode is off: a start takes 1-3 s longer for each GPU, a run is no"
-                " slower",
-                wanted="on, or off on all nodes",
-                found="off on all nodes",
-                remedy="nothing to do; sudo systemctl enable --now nvidia-persistenced turns it on",
-                gpus=(gpu.index,),
-            )
-        elif gpu.persistence is False:
+        if gpu.persistence is False and True in modes:
             yield warn(
                 node.node,
                 "persistence mode is off",
