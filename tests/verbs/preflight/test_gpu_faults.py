@@ -72,11 +72,12 @@ FAULTS = {
     "accelerator.mig": ("<current_mig>Disabled<", "<current_mig>Enabled<"),
     "accelerator.compute-mode": ("<compute_mode>Default<", "<compute_mode>Prohibited<"),
     "accelerator.pcie": ("<current_link_width>16x<", "<current_link_width>8x<"),
-    "accelerator.fabric": ("<state>Completed<", "<state>In Progress<"),
+    # On another node than `accelerator.memory`, which explains it.
     "accelerator.memory-history": (
         "<dram_uncorrectable>0</dram_uncorrectable>\n        <sram_threshold",
         "<dram_uncorrectable>4</dram_uncorrectable>\n        <sram_threshold",
     ),
+    "accelerator.fabric": ("<state>Completed<", "<state>In Progress<"),
     "accelerator.driver": (f"<driver_version>{DRIVER}<", "<driver_version>550.54.15<"),
 }
 
