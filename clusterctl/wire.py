@@ -99,11 +99,7 @@ def encode_head(head: Dict[str, Any], body_length: int) -> bytes:
 def read_message(
     stream: Readable, *, head_limit: int = HEAD_LIMIT, body_limit: int = BODY_LIMIT
 ) -> Optional[Message]:
-    """Read one frame from a blocking stream; None at a clean end of the stream.
-
-    Raises:
-        BadFrame: the stream ended within a frame, or it holds something else.
-    """
+    """Read one frame, None at a clean end of the stream; BadFrame if it is cut or another thing."""
     message = read_head(stream, head_limit=head_limit, body_limit=body_limit)
     if message is not None:
         message.body = _read_exactly(stream, message.body_length) or b""
@@ -177,11 +173,7 @@ def encode_line(value: Dict[str, Any]) -> bytes:
 
 
 def decode_line(line: bytes) -> Dict[str, Any]:
-    """Return the object on a line.
-
-    Raises:
-        BadLine: there is none.
-    """
+    """Return the object on a line; raise BadLine if there is none."""
     try:
         value = from_json(line.strip())
     except (ValueError, RecursionError) as error:
@@ -204,11 +196,7 @@ class LineReader:
         self.unread += data
 
     def next(self, limit: int) -> Optional[Dict[str, Any]]:
-        """Return the object on the next line; None: it has not come whole.
-
-        Raises:
-            BadLine: it is longer than so many bytes, or no JSON object.
-        """
+        """Return the object on the next line; None: it has not come whole."""
         end = self.unread.find(b"\n", self._searched, limit + 1)
         if end < 0:
             self._searched = len(self.unread)
@@ -223,20 +211,12 @@ class LineReader:
 
 
 def to_json(value: Any) -> bytes:  # noqa: ANN401  (JSON has no better type)
-    """Return a value as JSON.
-
-    Raises:
-        TypeError: it is none that JSON has.
-    """
+    """Return a value as JSON; raise TypeError if it is none that JSON has."""
     return _dumps(value).encode()
 
 
 def from_json(data: bytes) -> Any:  # noqa: ANN401  (JSON has no better type)
-    """Return the value that JSON stands for.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
+    """Return the value that JSON stands for; raise ValueError if it is no JSON."""
     return _loads(data.decode())
 
 

@@ -113,17 +113,14 @@ class NodeCommands:
         from clusterctl.verbs.preflight.check import CheckOptions, check, judge
         from clusterctl.verbs.preflight.facts_file import load_facts
         from clusterctl.verbs.preflight.last_good import compare_with_last_good
-        from clusterctl.verbs.preflight.speed_history import FILE as SPEEDS
         from clusterctl.verbs.quarantine.quarantine import known_or_warned
 
         cluster = self._select(nodes, exclude, Options(workdir=folder(workdir)))
-        history = self._records.root / cluster.name / SPEEDS
         options = CheckOptions(
             only=ids_of(only),
             skip=ids_of(skip),
             strict=strict,
             deep=deep,
-            history=history,
             quarantined=None if facts else known_or_warned(cluster, self._records.root),
             source=Path.cwd(),
         )

@@ -9,7 +9,6 @@ from clusterctl.checks.gpu import (
     gpu_trials,
     lost_gpus,
     pcie_paths,
-    speed_history,
     torch_gpus,
 )
 from clusterctl.checks.machine import health, identity, leftovers, limits, machines, ssh
@@ -40,7 +39,7 @@ AREAS = (
     ssh, machines, identity, limits, health, models, disks, data, leftovers, addresses,
     routes, links, rdma, variables, choices, environment, connections, kernel_ports, lost_gpus,
     accelerators, busy_gpus, gpu_health, gpu_errors, gpu_links, pcie_paths, containers, python,
-    packages, torch_gpus, job_check, launchers, collectives, rails, gpu_trials, speed_history,
+    packages, torch_gpus, job_check, launchers, collectives, rails, gpu_trials,
 )  # fmt: skip
 
 

@@ -50,7 +50,6 @@ SKIP_REASONS = (
     ("storage.speed", "the job names no checkpoints"),
     ("network.bond", "no bond of interfaces"),
     ("network.proxy", "no proxy is set"),
-    ("deep.history", "only with --deep, after an earlier good one"),
     ("deep.rails", "only with --deep, if all nodes have GPUs"),
     ("deep.transport", "only with --deep, if all nodes have GPUs"),
     ("deep.", "only with --deep"),

@@ -87,38 +87,6 @@ class Rail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speeds:
-    """What a node reached in `check --deep`; None: not measured."""
-
-    gpus: str = ""
-    """The model and number of those tried: other GPUs have other speeds."""
-    inside_bytes: int | None = None
-    """Of the sum over the node's GPUs."""
-    nodes: int = 0
-    """How many took part in what is across nodes."""
-    rails: int = 0
-    across_bytes: int | None = None
-    network: str = ""
-    """That NCCL used across nodes: `IB`, `Socket`, …; empty for unknown."""
-    tflops: float | None = None
-    """Of the slowest GPU."""
-    memory_gb_s: float | None = None
-    inside_gbps: float | None = None
-    across_gbps: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsualSpeeds:
-    """The median of what a node reached in earlier good checks, in which the same took part."""
-
-    speeds: Speeds
-    checks: int
-    """How many at least; some speeds may be known of more."""
-    file: str
-    """Where the controller keeps them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmTest:
     """The result of one of DCGM's tests, on one GPU or on all."""
 
@@ -157,7 +125,6 @@ class Ladder:
     inside: tuple[GpuTrial, ...] = ()
     rails: tuple[Rail, ...] = ()
     """Empty if not every node has GPUs: the CPUs exchanged data then."""
-    usual: UsualSpeeds | None = None
     error: str = ""
     """Why it does not know more."""
 

@@ -49,10 +49,7 @@ def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
 
 
 def document_of(name: str, nodes: Sequence[dict[str, object]], lines: dict[Path, int]) -> Document:
-    """Return the document of hosts that come from elsewhere than a hosts.yaml.
-
-    One host with several ports is one machine with several servers, and meant.
-    """
+    """Return the document of hosts from elsewhere; one host may have several servers by ports."""
     ports: dict[object, set[object]] = {}
     for node in nodes:
         ports.setdefault(node["host"], set()).add(node.get("port"))
@@ -65,11 +62,7 @@ def document_of(name: str, nodes: Sequence[dict[str, object]], lines: dict[Path,
 def build(
     document: Document, problems: Problems, *, launcher: LauncherName | None = None
 ) -> Cluster:
-    """Return the cluster of a document.
-
-    Raises:
-        InventoryError: with every problem of it.
-    """
+    """Return the cluster of a document; raise InventoryError with every problem of it."""
     value, problems.lines = document.value, document.lines
     if not isinstance(value, dict):
         problems.add((), wanted="a mapping with cluster: and nodes:", found=shown(value))

@@ -41,24 +41,9 @@ class _Refused(Exception):  # noqa: N818  (ends the reading, is never seen outsi
         self.found = found
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A value that only the program it was written for can read."""
-
-    found: str
-
-    def __str__(self) -> str:
-        """Return what was found, for a message."""
-        return self.found
-
-
-def read_yaml(text: str, problems: Problems, *, foreign: bool = False) -> Document | None:
-    """Parse YAML; None if it is empty or no YAML. Add what is wrong to `problems`.
-
-    `foreign`: a file of another program. A tagged value is `Unread`, and aliases of plain values
-    and of flat mappings are read.
-    """
-    parser = _Parser(text, problems, foreign=foreign)
+def read_yaml(text: str, problems: Problems) -> Document | None:
+    """Parse YAML; None if it is empty or no YAML. Add what is wrong to `problems`."""
+    parser = _Parser(text, problems)
     try:
         value = parser.document()
     except yaml.MarkedYAMLError as error:
@@ -77,10 +62,8 @@ def read_yaml(text: str, problems: Problems, *, foreign: bool = False) -> Docume
 class _Parser:
     """Builds values from the events of PyYAML; `DEPTH_LIMIT` bounds the recursion."""
 
-    def __init__(self, text: str, problems: Problems, *, foreign: bool) -> None:
+    def __init__(self, text: str, problems: Problems) -> None:
         self.lines: dict[Path, int] = {}
-        self._foreign = foreign
-        self._anchors: dict[str, object] = {}
         self._loader = yaml.SafeLoader(text)
         self._problems = problems
 
@@ -107,23 +90,9 @@ class _Parser:
 
     def _value(self, event: yaml.Event, path: Path) -> object:
         self.lines.setdefault(path, _line(event))
-        if not self._foreign:
-            _check_properties(event)
-        elif isinstance(event, yaml.AliasEvent):
-            return self._anchors.get(str(event.anchor), Unread(f"the alias *{event.anchor}"))
-        value = self._content(event, path)
-        anchor = getattr(event, "anchor", None)
-        # A mapping of mappings, repeated, could make a small file a large one.
-        inner = value.values() if isinstance(value, dict) else [value]
-        if anchor is not None and not any(isinstance(one, dict | list) for one in inner):
-            self._anchors[anchor] = value
-        return value
-
-    def _content(self, event: yaml.Event, path: Path) -> object:
-        tag = getattr(event, "tag", None)
+        _check_properties(event)
         if isinstance(event, yaml.ScalarEvent):
-            unread = self._foreign and tag is not None and tag not in _STR_TAGS
-            return Unread(f"the tag {tag}") if unread else _scalar(event)
+            return _scalar(event)
         if len(path) >= DEPTH_LIMIT:
             raise _Refused(event, wanted=f"at most {DEPTH_LIMIT} levels", found="more")
         if isinstance(event, yaml.MappingStartEvent):
@@ -136,8 +105,7 @@ class _Parser:
     def _mapping(self, path: Path) -> dict[str, object]:
         mapping: dict[str, object] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            if not self._foreign:
-                _check_properties(event)
+            _check_properties(event)
             if not isinstance(event, yaml.ScalarEvent):
                 raise _Refused(event, wanted="a word as key", found="a list or mapping")
             key = str(_scalar(event) or "")
@@ -145,10 +113,6 @@ class _Parser:
             again = key in mapping
             self.lines.setdefault(inner, line)
             value = self._value(self._next(), inner)
-            if key == "<<" and self._foreign and isinstance(value, dict):
-                for name, merged in value.items():
-                    mapping.setdefault(name, merged)
-                continue
             if again:
                 first = self._problems.place(self.lines[inner])
                 move = "; move its lines there" if isinstance(value, dict | list) else ""

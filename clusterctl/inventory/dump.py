@@ -26,7 +26,6 @@ def dump(cluster: Cluster, *, notes: Mapping[str, str] = MappingProxyType({})) -
     The master comes first, so no entry needs `master: true`.
 
     Args:
-        cluster: the values.
         notes: lines of comment in front of a node's entry, by its name.
     """
     workdirs = {node.workdir for node in cluster.nodes}

@@ -36,7 +36,6 @@ def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
     """Read a hosts.yaml, or an MPI or DeepSpeed hostfile.
 
     Args:
-        path: of the file.
         launcher: overrides that of the job; with slurm the nodes are those of the allocation.
 
     Raises:
@@ -61,11 +60,7 @@ def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of an inventory of any form.
-
-    Raises:
-        InventoryError: it is missing, too large, or no text.
-    """
+    """Return the text of an inventory of any form; raise InventoryError if there is none."""
     return _decoded(_bytes(path), str(path))
 
 

@@ -39,11 +39,7 @@ class BadRange(ValueError):  # noqa: N818  (named for what was written)
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Return the names that an expression stands for, in its order.
-
-    Raises:
-        BadRange: it is malformed, reversed, or stands for more than `LIMIT` names.
-    """
+    """Return the names that an expression stands for, in its order."""
     parts = [_pieces(part) for part in _split(text)]
     total = sum(
         math.prod(sum(len(numbers) for numbers, _ in bracket) for bracket in brackets)

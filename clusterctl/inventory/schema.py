@@ -120,11 +120,7 @@ _PLACES = {
 
 
 def read_section(model: type[S], value: object, path: Path, problems: Problems) -> S | None:
-    """Validate one mapping; report what is wrong and leave it out.
-
-    Returns:
-        The section of what was right; None if a required key is missing or wrong.
-    """
+    """Return the section of what is right, and report the rest; None if a required key is wrong."""
     keys = keys_of(model)
     needed = {name for name, key in keys.items() if key.required}
     if value is None and not needed:

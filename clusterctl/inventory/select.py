@@ -16,13 +16,9 @@ def select(cluster: Cluster, nodes: str | None = None, exclude: str | None = Non
     The first of them is the master.
 
     Args:
-        cluster: what to pick from.
         nodes: names and ranges (`gpu[02-04],gpu07`), or a count: the first N that are not
             excluded. None: all.
         exclude: names and ranges to leave out.
-
-    Raises:
-        UsageError: a name is unknown, the count is too high, or nothing is left.
     """
     left = cluster.nodes
     if exclude is not None:
@@ -61,12 +57,8 @@ def named(cluster: Cluster, spec: str, *, option: str) -> tuple[Node, ...]:
     """Return the nodes that match an expression of names and ranges, in the cluster's order.
 
     Args:
-        cluster: what to pick from.
         spec: `gpu[02-04],10.11.7.50`; a host of several entries names them all.
         option: the flag, for the message.
-
-    Raises:
-        UsageError: the expression is malformed, or a name is unknown.
     """
     try:
         wanted = expand_hosts(spec)

@@ -1,11 +1,10 @@
 """Reads the hosts of a file in any known form, and of a Slurm allocation."""
 
-import json
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
+
+import yaml
 
 from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory.build import build, cluster_from_hosts
@@ -17,19 +16,15 @@ from clusterctl.inventory.other_programs.ansible import (
     has_sections,
     is_ansible_ini,
     is_ansible_yaml,
-    is_listing,
-    read_ansible_ini,
-    read_ansible_yaml,
+    list_inventory,
+    listing_of,
     read_listing,
 )
 from clusterctl.inventory.other_programs.hostfile import read_hostfile
-from clusterctl.inventory.problems import Plain, Problems, printable, shown
+from clusterctl.inventory.problems import Problems
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 
 SLURM = "slurm"
-LISTER = "ansible-inventory"
-LISTER_SECONDS = 60.0
-_LISTING = "where Ansible is: ansible-inventory -i {} --list > all.json; then --from all.json"
 _HOST_LINE = re.compile(r"^\s*Host[ \t=]+(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _HOST_NAME = re.compile(
     r"^\s*(?:HostName|ProxyJump|IdentityFile|User)[ \t=]", re.MULTILINE | re.IGNORECASE
@@ -59,33 +54,19 @@ def load_source(
     text = read_text(path)
     problems = _SourceProblems(str(path))
     _refuse_other(path, text)
-    yaml = is_yaml(path, text) and (is_yaml(path, "") or not has_sections(text))
-    yaml = yaml or text.lstrip().startswith("{")
-    parsed = read_yaml(text, Problems(str(path)), foreign=True) if yaml else None
-    value = parsed.value if parsed else None
-    plugin = isinstance(value, dict) and "plugin" in value
-    of_ansible = is_ansible_yaml(value) or plugin or (not yaml and is_ansible_ini(text))
-    listed = value if is_listing(value) else None
-    if of_ansible and listed is None:
-        listed = _listed_by_ansible(path, problems)
-    if isinstance(listed, dict):
-        document = read_listing(listed, problems, name=name, group=group)
-    elif plugin:
-        assert isinstance(value, dict)
-        problems.add((), wanted="hosts", found=f"the plugin {shown(value['plugin'])}", line=1)
-        problems.end(hint=_LISTING.format(shlex.quote(str(path))))
-    elif is_ansible_yaml(value):
-        document = read_ansible_yaml(text, problems, name=name, group=group)
-    elif of_ansible:
-        document = read_ansible_ini(text, problems, name=name, group=group)
+    is_in_yaml = is_yaml(path, text) and (is_yaml(path, "") or not has_sections(text))
+    of_ansible = is_ansible_yaml(_plain_yaml(text)) if is_in_yaml else is_ansible_ini(text)
+    listing = listing_of(text) or (list_inventory(path, problems) if of_ansible else None)
+    if listing is not None:
+        document = read_listing(listing, problems, name=name, group=group)
     else:
         if group is not None:
             raise UsageError(
                 f"--group {group}: expected an Ansible inventory, found another file: {path}",
                 hint="leave --group out",
             )
-        document = read_yaml(text, problems) if yaml else read_hostfile(text, problems)
-        if document is not None and not yaml:
+        document = read_yaml(text, problems) if is_in_yaml else read_hostfile(text, problems)
+        if document is not None and not is_in_yaml:
             assert isinstance(document.value, dict)
             document.value["cluster"] = name
     problems.raise_if_any()
@@ -97,39 +78,12 @@ def load_source(
     return cluster
 
 
-def _listed_by_ansible(path: Path, problems: Problems) -> object:
-    """Return what Ansible itself lists; None: it is not installed here, or fails."""
-    program = shutil.which(LISTER)
-    if program is None:
-        return None
+def _plain_yaml(text: str) -> object:
+    """Return what YAML stands for, whatever its tags; None: it is none."""
     try:
-        done = subprocess.run(
-            [program, "-i", str(path), "--list"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LISTER_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-        problems.note(f"{LISTER} cannot be used ({error}): read without it", line=1)
+        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  (makes texts alone)
+    except (yaml.YAMLError, RecursionError):
         return None
-    found = _json(done.stdout) if done.returncode == 0 else None
-    if not is_listing(found):
-        why = printable(" ".join(done.stderr.split())) or f"exit code {done.returncode}"
-        problems.note(f"{LISTER} failed ({why}): read without it", line=1)
-        return None
-    return found
-
-
-def _json(text: str) -> object:
-    """Return what JSON stands for, its numbers as `read_yaml` gives them; None: it is none."""
-    try:
-        found: object = json.loads(text, parse_int=Plain, parse_float=Plain)
-        json.dumps(found, ensure_ascii=False).encode()  # fails for half a character
-    except (ValueError, RecursionError):
-        return None
-    return found
 
 
 def _refuse_other(path: Path, text: str) -> None:
@@ -156,11 +110,7 @@ def _refuse_other(path: Path, text: str) -> None:
 
 
 def slurm_cluster(name: str) -> Cluster:
-    """Return the cluster of the Slurm allocation that this shell is in.
-
-    Raises:
-        UsageError: there is none, or its list of nodes is in no known form.
-    """
+    """Return the cluster of the Slurm allocation that this shell is in."""
     variable, hosts = nodelist()
     if not variable:
         raise UsageError(

@@ -137,7 +137,6 @@ def read_metrics(
     """Read the lines that are of a run; what is none is skipped.
 
     Args:
-        data: the lines.
         began: when the run began: earlier ones are of another run, which wrote to the same file.
         ended: when it ended; None: it has not.
         file: where they were, on the node.

@@ -79,7 +79,6 @@ def progress_of(
     Args:
         lines: what was printed last, the newest line last.
         earlier: what was the end then.
-        seconds: between the two.
     """
     now, before = next(_newest(lines), None), next(_newest(earlier), None)
     if now is None or now.steps_per_s is not None or before is None:

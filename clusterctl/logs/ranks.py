@@ -26,11 +26,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def parse_ranks(text: str) -> frozenset[int]:
-    """Parse ranks such as `0-3,7`.
-
-    Raises:
-        ValueError: it is not a list of ranks.
-    """
+    """Parse ranks such as `0-3,7`; raise ValueError if it is not a list of ranks."""
     ranks: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

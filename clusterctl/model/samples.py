@@ -82,11 +82,7 @@ class Samples:
     """The ranks that ran."""
 
     def __post_init__(self) -> None:
-        """Refuse columns of other lengths than `time`.
-
-        Raises:
-            ValueError: there is one, or there are too many.
-        """
+        """Refuse columns of other lengths than `time`, and too many of them."""
         parts: tuple[Samples | GpuSamples | RankSamples, ...] = (self, *self.gpus, *self.ranks)
         for each in parts:
             for name in (one.name for one in dataclasses.fields(each)):

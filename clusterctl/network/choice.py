@@ -39,10 +39,7 @@ class Candidate:
 
 
 def candidates(facts: NodeFacts, *, wanted: str | None = None) -> tuple[Candidate, ...]:
-    """Return every address of the node, usable ones first, fastest first.
-
-    `wanted` is an address or subnet of the inventory: any address in it is usable.
-    """
+    """Return every address of the node, first the usable and fast; `wanted` makes one usable."""
     found = [
         Candidate(
             interface=interface.name,
@@ -104,10 +101,7 @@ class Network:
 
 
 def choose_network(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
-    """Choose for the nodes that answered; the checks judge the choice.
-
-    The inventory's subnet, addresses and port have priority.
-    """
+    """Choose for the nodes that answered, by the inventory first; the checks judge the choice."""
     nodes = [
         node
         for node in cluster.nodes

@@ -51,11 +51,7 @@ def read_json(path: Union[str, bytes]) -> Dict[str, Any]:
 
 
 def overwrite_start(path: str, data: bytes) -> None:
-    """Write over a file's first bytes: on a full disk, too, if it has them.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write over a file's first bytes: on a full disk, too, if it has them; or raise OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         os.pwrite(descriptor, data, 0)

@@ -14,11 +14,7 @@ _CHUNK = 65536
 
 
 def send(descriptor: int, data: bytes, sockets: List[int]) -> None:
-    """Send bytes, and these open sockets with them.
-
-    Raises:
-        OSError: there is no one to receive them.
-    """
+    """Send bytes, and these open sockets with them; raise OSError if there is no receiver."""
     import socket  # noqa: PLC0415  (few processes need it)
 
     with socket.socket(fileno=os.dup(descriptor)) as channel:

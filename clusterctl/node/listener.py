@@ -214,11 +214,7 @@ class ListenerThread:
         most: int,
         seconds: float,
     ) -> None:
-        """Serve a socket that already listens.
-
-        Raises:
-            OSError: there is no descriptor or no thread to spare.
-        """
+        """Serve a socket that listens; raise OSError without a descriptor or a thread to spare."""
         self._socket, self._loop = listening, EventLoop()
         self._peers = UnauthenticatedPeers(self._loop, most=most, seconds=seconds)
         self._listener = Listener(

@@ -167,11 +167,7 @@ def workdir_id(folder: bytes) -> str:
 
 
 def _connect(connection: _socket.socket, name: str, deadline: float) -> None:
-    """Connect, and wait for a place in the queue: many ranks report at once.
-
-    Raises:
-        OSError: no process listens, or the queue stays full.
-    """
+    """Connect, and wait for a place in the queue; OSError if none listens, or it stays full."""
     while True:
         connection.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
         try:

@@ -111,11 +111,7 @@ def _ask_or_read(states: int) -> List[TcpSocket]:
 
 
 def asked(channel: socket.socket, family: int, states: int) -> Iterator[TcpSocket]:
-    """Yield the TCP sockets of a family in these states, asked through a sock_diag socket.
-
-    Raises:
-        OSError: the kernel does not answer.
-    """
+    """Yield the TCP sockets of a family in these states, asked through a sock_diag socket."""
     header = struct.pack("=IHHII", 72, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0)
     channel.send(header + struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, states))
     while True:

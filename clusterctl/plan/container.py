@@ -61,10 +61,7 @@ def run_words(
 
 
 def question_words(container: Container, vendor: str = "") -> tuple[str, ...]:
-    """Return the words in front of a question to the job's interpreter.
-
-    `vendor`: of the GPUs that it must see, `nvidia` or `amd`; empty: it needs none.
-    """
+    """Return the words before a question to the job's Python; `vendor`: of the GPUs it must see."""
     if not container.docker_like:
         return (*container.before, *_apptainer_gpus(container, vendor), *container.after)
     options = (*_always(container), *_gpu_options(container, vendor))
@@ -116,7 +113,7 @@ def _before_pattern(path: str) -> str:
 def _vendor(facts: NodeFacts) -> str:
     if facts.gpus is None or not facts.gpus.devices:
         return ""
-    return "amd" if facts.gpus.tool in {"amd-smi", "rocm-smi"} else "nvidia"
+    return "amd" if facts.gpus.tool == "amd-smi" else "nvidia"
 
 
 def _docker_options(container: Container, facts: NodeFacts, vendor: str) -> Iterator[str]:

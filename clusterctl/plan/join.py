@@ -102,9 +102,6 @@ class RunningJob:
             plan: of the launch, as the record of the run has it.
             job: as the record has it.
             options: of the launch, as the record has them.
-
-        Raises:
-            ValueError: it is damaged or of an earlier version, or no node can join.
         """
         known, attempt = from_json(Plan, plan, "plan"), from_json(_Attempt, said, "job")
         if known.elastic is None or not known.nodes:

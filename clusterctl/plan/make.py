@@ -204,11 +204,7 @@ def plan_node(
     first_rank: int,
     world_size: int,
 ) -> NodePlan:
-    """Return what is started on one node.
-
-    Raises:
-        LaunchRefused: it has no address on the data network.
-    """
+    """Return what is started on one node; LaunchRefused without an address on the data network."""
     folders = cluster  # a container sees those of all runs
     cluster = replace(cluster, job=fill_job(cluster.job, run, name))
     job = cluster.job

@@ -23,11 +23,7 @@ class Processes:
 
 
 def count_processes(cluster: Cluster, node: Node, facts: NodeFacts) -> Processes:
-    """Return the ranks of a node: one per GPU, or CPU processes if it has or wants none.
-
-    Raises:
-        LaunchRefused: the inventory sets no number, and the GPUs are unknown.
-    """
+    """Return the ranks of a node: one per GPU, or CPU processes if it has or wants none."""
     if node.gpus is not None:
         gpus, origin = node.gpus, "the inventory's gpus"
     elif node.gpus_limit == 0:

@@ -47,11 +47,7 @@ def before_names(path: str) -> str:
 
 
 def pattern_of_runs(folder: str) -> re.Pattern[str]:
-    """Return what the folders of runs are called, of which `folder` is the template.
-
-    Raises:
-        UsageError: nothing before the run's name tells them from others.
-    """
+    """Return what the folders of runs are called, of which `folder` is the template."""
     fixed = _PLACE.split(folder)[:: _PLACE.groups + 1]
     if not fixed[0]:
         raise UsageError(
@@ -63,11 +59,7 @@ def pattern_of_runs(folder: str) -> re.Pattern[str]:
 
 
 def require_name(job: Job, name: str) -> None:
-    """Refuse a job with `{name}` for a run without one.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Refuse a job with `{name}` for a run without one."""
     texts = {
         "job.checkpoints": [job.checkpoints or ""],
         "command": job.command,

@@ -50,8 +50,6 @@ def show_status(screen: Screen, view: RunStatus, *, again: bool = False) -> None
     """Print a run's status on stdout.
 
     Args:
-        screen: where.
-        view: the run.
         again: of a row of them: a terminal is cleared before, elsewhere an empty line comes after.
     """
     if again and screen.out.is_terminal:

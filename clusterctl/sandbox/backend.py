@@ -61,19 +61,11 @@ class Backend(ABC):
 
     @abstractmethod
     def start(self, hosts: Sequence[Host]) -> list[Host]:
-        """Start all hosts concurrently and return them with their final ports.
-
-        Raises:
-            ClusterError: a host did not start.
-        """
+        """Start all hosts at once; return them with their final ports, or raise ClusterError."""
 
     @abstractmethod
     def listen(self, host: Host, environment: Mapping[str, str] | None = None) -> None:
-        """Restart a host's sshd, with additional variables in every session.
-
-        Raises:
-            ClusterError: it does not start.
-        """
+        """Restart a host's sshd, with more variables in every session, or raise ClusterError."""
 
     @abstractmethod
     def controller(self, argv: Sequence[str], folder: str) -> list[str]:
@@ -81,11 +73,7 @@ class Backend(ABC):
 
     @abstractmethod
     def on(self, host: Host, argv: Sequence[str]) -> list[str]:
-        """Return the argv that runs a command on a host, without SSH.
-
-        Raises:
-            ClusterError: the host is off.
-        """
+        """Return the argv that runs a command on a host without SSH; ClusterError if it is off."""
 
     @abstractmethod
     def processes(self, host: Host) -> set[int]:

@@ -13,11 +13,7 @@ PERIOD = 100_000
 
 
 def limit(layout: Layout, host: str, pids: set[int], percent: int | None) -> None:
-    """Limit processes and their children to a percentage of one CPU; None: no limit.
-
-    Raises:
-        ClusterError: the control groups of this machine do not allow it.
-    """
+    """Limit processes and their children to a percentage of one CPU; None: no limit."""
     group = _root() / _name(layout, host)
     if percent is None and not group.exists():
         return

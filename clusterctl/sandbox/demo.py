@@ -46,11 +46,7 @@ class Demo:
         return f"{self.box.hosts[0].shared}/demo"
 
     def type(self, title: str, *argv: str) -> None:
-        """Print and run a command.
-
-        Raises:
-            ClusterError: it failed.
-        """
+        """Print and run a command; raise ClusterError if it failed."""
         _say(title, argv)
         with self._start(argv) as process:
             _expect(process, argv)
@@ -61,11 +57,7 @@ class Demo:
         self.type(title, "ssh", host.name, f"cd {host.shared}/code && {shlex.join(argv)}")
 
     def launch_and_stop(self) -> None:
-        """Launch the job, and stop it from elsewhere once it has trained for some steps.
-
-        Raises:
-            ClusterError: an exit code is not the expected one, or it ended before those steps.
-        """
+        """Launch the job, and stop it from elsewhere once it has trained for some steps."""
         launch, stop = ["clusterctl", "launch"], ["clusterctl", "stop"]
         step = rf"Step {STOP_AT_STEP}/\d+ "
         title = "In another terminal, stop the run. The ranks save a checkpoint and exit."
@@ -108,11 +100,7 @@ def _expect(process: subprocess.Popen[str], argv: Sequence[str], code: int = 0) 
 
 
 def run(name: str, backend: BackendName | None = None) -> int:
-    """Run the demo in a sandbox of this name, and remove the sandbox in any case.
-
-    Raises:
-        ClusterError: a step failed or took too long.
-    """
+    """Run the demo in a sandbox, and remove it; raise ClusterError if a step failed."""
     if not Path("train", "tools", "demo_assets.py").exists():
         raise UsageError(
             "the demo trains with the project's own train/, which is not in this folder",

@@ -143,11 +143,7 @@ exit 2
 
 
 def parse(text: str) -> Gpus:
-    """Read `MODELxCOUNT`.
-
-    Raises:
-        UsageError: the text has another form, or the model is unknown.
-    """
+    """Read `MODELxCOUNT`."""
     found = re.fullmatch(r"([A-Za-z0-9]+)x([1-9]\d?)", text)
     if found is None or found[1].upper() not in MODELS:
         raise UsageError(

@@ -18,11 +18,7 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
 def check_user(name: str) -> None:
-    """Check that a new account can have this name.
-
-    Raises:
-        UsageError: it is not a valid name, or an account of this machine has it.
-    """
+    """Check that a new account can have this name."""
     taken = name != ROOT and name in {entry.pw_name for entry in pwd.getpwall()}
     if taken or not _USER.fullmatch(name):
         found = f"{name!r}, an account of this machine" if taken else repr(name)

@@ -104,11 +104,7 @@ class Layout:
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """Return the layout of the sandbox of this name.
-
-        Raises:
-            UsageError: the name is no valid cluster name.
-        """
+        """Return the layout of the sandbox of this name."""
         if not NAME.fullmatch(name):
             raise UsageError(
                 f"sandbox name: expected [a-z0-9-]{{1,24}}, found {name!r}", hint="--name lab"

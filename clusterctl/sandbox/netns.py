@@ -209,11 +209,7 @@ class Netns(Backend):
         )
 
     def wait_for_links(self, hosts: Iterable[Host]) -> None:
-        """Wait until packets pass: the kernel notices a new link up to a second later.
-
-        Raises:
-            ClusterError: a link does not come up.
-        """
+        """Wait until packets pass: the kernel notices a new link up to a second later."""
         wanted = {host.name for host in hosts}
         until = time.monotonic() + LINK_SECONDS
         argv = ["nsenter", "-t", str(self._controller_pid()), "-n", "ip", "-j", "link", "show"]
@@ -241,11 +237,7 @@ class Netns(Backend):
             )  # a host may be powered off meanwhile
 
     def run_ip(self, *commands: str, check: bool = True) -> None:
-        """Run `ip` commands where the bridge is.
-
-        Raises:
-            ClusterError: one failed, unless `check` is False.
-        """
+        """Run `ip` commands where the bridge is."""
         argv = ["nsenter", "-t", str(self._controller_pid()), "-n", "ip", "-batch", "-"]
         text = "\n".join(commands) + "\n"
         done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
@@ -276,11 +268,7 @@ class Netns(Backend):
         return f"/sandbox/{path}"
 
     def init_pid(self, name: str) -> int:
-        """Return the first process of a host, as the machine numbers it.
-
-        Raises:
-            ClusterError: the host is off.
-        """
+        """Return the first process of a host, as the machine numbers it."""
         unshare = processes.recorded(self.layout.pid(name))
         children = Path(f"/proc/{unshare}/task/{unshare}/children")
         pids = children.read_text().split() if unshare is not None else []

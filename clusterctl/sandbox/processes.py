@@ -29,8 +29,6 @@ def spawn(
     """Start a process in a new session, without a terminal, and return its pid.
 
     Args:
-        argv: the program and its arguments.
-        environment: its whole environment.
         log: file that its stderr is appended to, and its stdout unless it has one.
         stdout: descriptor that becomes its stdout.
     """
@@ -70,11 +68,7 @@ class StartingProcesses:
             os.close(theirs)
 
     def wait_for(self, word: str) -> None:
-        """Wait until every process has written the word.
-
-        Raises:
-            ClusterError: a process exited or wrote nothing in time; with its log.
-        """
+        """Wait until every process has written the word."""
         deadline = time.monotonic() + START_SECONDS
         while silent := [pipe for pipe, text in self._output.items() if word not in text]:
             readable, _, _ = select.select(silent, [], [], max(0.0, deadline - time.monotonic()))

@@ -63,11 +63,7 @@ class Sandbox:
         return BACKENDS[self.backend_name](self.layout)
 
     def host(self, name: str) -> Host:
-        """Return the host of this name.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """Return the host of this name; raise UsageError if there is none."""
         hosts = {host.name: host for host in (*self.jumps, *self.hosts)}
         if name not in hosts:
             expected = f"expected one of {', '.join(hosts)}"
@@ -111,11 +107,7 @@ class Sandbox:
         return _captured(self.backend.on(self.host(node), argv), **options)
 
     def fault(self, node: str, kind: str, value: str | None = None) -> ActiveFault:
-        """Inject a fault into a host.
-
-        Raises:
-            ClusterError: this sandbox does not support it.
-        """
+        """Inject a fault into a host; raise ClusterError if this sandbox does not support it."""
         place = self._place(self.host(node), value or "")
         fault = registry.find(kind, node)
         if value is None:
@@ -277,11 +269,7 @@ def _hosts_yaml(sandbox: Sandbox, user: str) -> str:
 
 
 def find(name: str = "sandbox") -> Sandbox:
-    """Return the sandbox of this name, started by this or another process.
-
-    Raises:
-        UsageError: it does not exist, did not start fully, or is of another version.
-    """
+    """Return the sandbox of this name, started by this or another process."""
     layout = Layout.of(name)
     _check_base()
     if not layout.root.exists():

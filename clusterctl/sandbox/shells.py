@@ -21,11 +21,7 @@ RC_FILES = {
 
 
 def split(shell: str) -> tuple[str, bool]:
-    """Return a shell's name and whether its rc files print.
-
-    Raises:
-        UsageError: the shell is unknown.
-    """
+    """Return a shell's name and whether its rc files print."""
     name = shell.removesuffix(NOISE)
     if name not in RC_FILES:
         raise UsageError(f"shell: expected one of {', '.join(RC_FILES)}, found {name!r}")
@@ -33,11 +29,7 @@ def split(shell: str) -> tuple[str, bool]:
 
 
 def path_of(shell: str) -> str:
-    """Return the path of a shell.
-
-    Raises:
-        ClusterError: it is not installed.
-    """
+    """Return the path of a shell; raise ClusterError if it is not installed."""
     name, _ = split(shell)
     found = shutil.which(name, path="/bin:/usr/bin:/usr/local/bin")
     if found is None:

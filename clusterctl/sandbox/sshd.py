@@ -17,11 +17,7 @@ START_SECONDS = 20.0
 
 
 def program() -> str:
-    """Return the full path of sshd, which it must be started by.
-
-    Raises:
-        ClusterError: it is not installed.
-    """
+    """Return the full path of sshd, which it must be started by."""
     found = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/opt/homebrew/sbin")
     if found is None:
         raise ClusterError(
@@ -31,11 +27,7 @@ def program() -> str:
 
 
 def make_keys(files: Iterable[Path]) -> None:
-    """Make ed25519 key pairs concurrently.
-
-    Raises:
-        ClusterError: ssh-keygen is missing or failed.
-    """
+    """Make ed25519 key pairs concurrently."""
     try:
         running = [
             subprocess.Popen(
@@ -65,10 +57,8 @@ def configuration(
     """Return an sshd_config.
 
     Args:
-        port: where it listens.
         folder: the host's own folder, as sshd sees it; holds its host key.
         environment: set for every session.
-        listen: addresses it listens on.
         authorized: file with the accepted keys, instead of the one in each account's home.
     """
     lines = [

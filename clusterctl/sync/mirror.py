@@ -137,7 +137,6 @@ class Placement:
         """Hold the dialogue; the reply's last message says what was done, its `sent` how that went.
 
         Args:
-            connection: an open one to the node.
             folder: a private one with a short path.
 
         Raises:
@@ -187,11 +186,7 @@ class Placement:
 
 
 def needed(plan: Message, placement: Placement) -> list[bytes]:
-    """Return the paths that a node asks for.
-
-    Raises:
-        NodeError: one is none of the sync's: it could be any file here; or they are too many.
-    """
+    """Return the paths that a node asks for."""
     count = plan.head.get("need")
     paths = _paths(plan)[:count] if isinstance(count, int) else []
     foreign = sorted(set(paths).difference(placement.paths))

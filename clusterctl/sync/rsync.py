@@ -79,10 +79,7 @@ def push(
     """Write files of a folder to a node's folder; each is replaced whole or not at all.
 
     Args:
-        connection: the open way to the node.
-        source: the folder here.
         paths: files and links in it, relative.
-        workdir: the folder there.
         folder: a private one with a short path, for the socket.
         temporary: the name of the folder within ours that files are written to first.
         alive: called every second meanwhile, with the bytes that were sent.
@@ -219,11 +216,7 @@ class _Transfer:
             self.stream.close()
 
     def require_limits(self, errors: int, host: str) -> None:
-        """Check what the host may send, and how slowly it may take; `errors` is in bytes.
-
-        Raises:
-            NodeError: it has passed a limit.
-        """
+        """Check what the host may send, and how slowly it may take; `errors` is in bytes."""
         came = f"{errors} bytes of errors came" if errors > ERRORS_LIMIT else ""
         if excess := came or self._excess():
             hint = f"look at the host's load and disks: ssh {host} uptime"

@@ -68,11 +68,7 @@ class Ignored:
 
 
 def ignored_in(folder: Path, literal: Iterable[str]) -> Ignored:
-    """Read a folder's ignore file; `literal` are further paths to leave out, as they are.
-
-    Raises:
-        UsageError: it cannot be read, or has a line that means nothing here.
-    """
+    """Read a folder's ignore file; `literal` are further paths to leave out, as they are."""
     path = folder / IGNORE_FILE
     try:
         lines = path.read_text(errors="surrogateescape").splitlines()
@@ -140,7 +136,6 @@ def read_source(
     """List and hash a folder.
 
     Args:
-        folder: the folder.
         leave_out: paths in it that are no code, as the checkpoints.
         before: called with the bytes of each file that is to be read.
 

@@ -58,10 +58,6 @@ class AgentCall(Call):
         """Send the agent and the request; `reply()` reports what went wrong.
 
         Args:
-            node: where.
-            stream: to the agent.
-            request: what to do.
-            timeouts: the limit of each phase.
             timeout: seconds for the whole of it.
             stayed: the agent, if it is there already; None: it is to be sent.
             keep: receives an agent that stays.
@@ -126,11 +122,7 @@ class AgentCall(Call):
         self._speaks_by = time.monotonic() + timeouts.answer
 
     def await_agent(self) -> bool:
-        """Wait until the agent speaks; why it does not is in the reply.
-
-        Returns:
-            False: it ended without having taken the request.
-        """
+        """Wait until the agent speaks; False: it ended first, and the reply says why."""
         try:
             self._find_marker()
         except NodeError as failure:

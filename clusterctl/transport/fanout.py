@@ -230,8 +230,6 @@ class MultiStream:
         """Start every node's request in a thread of its own.
 
         Args:
-            start: begins one.
-            requests: by node.
             tick: seconds of silence after which None is yielded.
             answer_timeout: seconds that a node may take for each answer.
         """

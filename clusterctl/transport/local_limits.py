@@ -36,11 +36,7 @@ def at_limit(error: BaseException) -> bool:
 
 
 def start_thread(target: Callable[..., object], *args: object, name: str) -> threading.Thread:
-    """Start a daemon thread and return it.
-
-    Raises:
-        CouldNotTell: this machine allows no further one.
-    """
+    """Start a daemon thread and return it."""
     try:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
         thread.start()

@@ -25,7 +25,6 @@ class PendingCall(Call):
         """Start opening.
 
         Args:
-            node: where.
             start: opens the call; may raise `NodeError`, which becomes the call's reply.
             ended: receives the call's reply.
         """

@@ -44,11 +44,7 @@ class Stream(ABC):
 
     @abstractmethod
     def receive(self, timeout: float) -> bytes:
-        """Return the next bytes, empty at the end.
-
-        Raises:
-            TimeoutError: none came in time.
-        """
+        """Return the next bytes, empty at the end; raise TimeoutError if none came in time."""
 
     @abstractmethod
     def send(self, data: bytes, timeout: float) -> None:
@@ -72,11 +68,7 @@ class ProcessStream(Stream):
     """A child process on this machine: the agent itself, or an `ssh` that leads to it."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        """Start the program.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the program; raise OSError if it cannot be started."""
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,

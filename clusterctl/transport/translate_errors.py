@@ -37,11 +37,7 @@ def unexpected_error(name: str, error: Exception) -> NodeError:
 
 @contextmanager
 def translated(phase: str, target: str) -> Iterator[None]:
-    """Turn the operating system's exceptions into `NodeError`, with the host attached.
-
-    Raises:
-        NodeError: in place of whatever `OSError` was raised inside.
-    """
+    """Turn the operating system's exceptions into `NodeError`, with the host attached."""
     try:
         yield
     except socket.gaierror as error:

@@ -135,9 +135,6 @@ def exec_command(
 
     Emits:
         `Progress`, and `Printed` as output comes.
-
-    Raises:
-        UsageError: there is no command.
     """
     if not command:
         raise UsageError(

@@ -89,7 +89,6 @@ def follow(
     """Follow until every node's part of the run has ended.
 
     Args:
-        nodes: where to follow.
         log: what was read already; reading resumes there.
         lines: what is shown of the lines, and those that wait to be shown already.
         errors: gets the nodes whose part could not be read to its end, and why.

@@ -27,11 +27,7 @@ class Forgotten:
 
 
 def forget_nodes(cluster: Cluster, nodes: Iterable[Node]) -> tuple[Forgotten, ...]:
-    """Drop the keys of nodes from the cluster's own known_hosts.
-
-    Raises:
-        ClusterError: it cannot be written.
-    """
+    """Drop the keys of nodes from the cluster's own known_hosts."""
     ssh_config = SshConfigResolver()
     try:
         return tuple(_forget(cluster, node, ssh_config) for node in nodes)

@@ -59,11 +59,7 @@ class LogQuery:
     """As that of `MergedLines`."""
 
     def filter(self, now: float) -> Filter:
-        """Read the conditions on a line; `now` is in seconds since 1970.
-
-        Raises:
-            UsageError: one of them cannot be read.
-        """
+        """Read the conditions on a line; `now` is in seconds since 1970."""
         try:
             wanted = None if self.rank is None else ranks.parse_ranks(str(self.rank))
         except ValueError as error:
@@ -127,11 +123,7 @@ def _after(first: list[Event], events: Generator[Event]) -> Generator[Event]:
 
 
 def run_log(run: str, cluster: Cluster, nodes: str | None) -> RunLog:
-    """Return the log of a run on these nodes, names and ranges; None: on all of them.
-
-    Raises:
-        UsageError: the run has no such node.
-    """
+    """Return the log of a run on these nodes, names and ranges; None: on all of them."""
     chosen = cluster.nodes if nodes is None else tuple(named(cluster, nodes, option="--node"))
     some_nodes = len(chosen) < len(cluster.nodes)
     return RunLog(run, cluster.with_nodes(chosen), judged=False, some_nodes=some_nodes)
@@ -187,11 +179,7 @@ def lines_to_read(lines: int, wanted: Filter) -> int:
 
 
 def require_ranks(wanted: Filter, view: RunStatus) -> None:
-    """Refuse ranks that the run does not have, as far as its nodes say how many it has.
-
-    Raises:
-        UsageError: there are such.
-    """
+    """Refuse ranks that the run does not have, as far as its nodes say how many it has."""
     count = max((one.world_size for one in view.node_runs.values()), default=0)
     unknown = {rank for rank in wanted.ranks or () if rank >= count}
     if count and unknown:

@@ -16,11 +16,7 @@ def length_of_time(text: str) -> float | None:
 
 
 def moment(text: str, now: float) -> float:
-    """Return seconds since 1970 of `10m`, `2h`, `1d`, `yesterday` or an ISO time; local if bare.
-
-    Raises:
-        UsageError: it is none of them.
-    """
+    """Return seconds since 1970 of `10m`, `2h`, `1d`, `yesterday` or an ISO time; local if bare."""
     ago = length_of_time(text)
     if ago is not None:
         return now - ago

@@ -56,7 +56,6 @@ def resume(
     Args:
         before: the run to resume.
         cluster: the nodes to launch on; its job counts for the keys that the run's lacks.
-        pool: the connections to them.
         launch: how to launch; a command replaces the job's, with `{checkpoint}` in it.
         checkpoint: `latest`, a path, or the URL of one in an object store.
         history: the run and those that it resumes.

@@ -27,8 +27,6 @@ def status(
     """Ask every node of a run.
 
     Args:
-        nodes: where to ask.
-        run: its name.
         cluster: the nodes that ran it, in launch order.
         history: the run and those that it resumes; None: nothing is known of those.
         emit: called with each event: `Progress`.

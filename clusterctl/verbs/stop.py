@@ -102,8 +102,6 @@ def stop(
     """Ask the ranks as the job says, then TERM, then KILL the whole tree; verify that all exited.
 
     Args:
-        nodes: where to stop it.
-        run: its name.
         cluster: the nodes that ran it, and the job, which says how long ranks may take.
         grace: seconds until KILL; the job's own where None.
         reason: kept in the nodes' records; who asked where None.

@@ -7,7 +7,6 @@ import functools
 import io
 import json
 import math
-import tempfile
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +26,8 @@ from clusterctl.inventory.cluster import Cluster, Job, Node, Ssh
 from clusterctl.model.from_json import DocumentError
 from clusterctl.plan.launchers import LAUNCHERS
 from clusterctl.report.check import print_check
-from clusterctl.report.html.check import write_page
+from clusterctl.report.html.check import html_page
+from clusterctl.report.html.frame import write
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, judge
 from tests.checks.fixture_facts import read_cases
 from tests.damage import ANY_TEXT, damaged_json
@@ -157,9 +157,7 @@ def judged(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> CheckResult:
     # As standard output, which shows half a character as an escape.
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     print_check(Console(file=stream, width=80), result)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("page.html", "page.md"):
-            write_page(Path(folder, name), result)
+    html_page(result).encode("utf-8", "backslashreplace")
 
     passed = {(f.check, node) for f in result.findings if f.status == "pass" for node in f.nodes}
     names = {node.name for node in cluster.nodes}
@@ -183,7 +181,7 @@ def judged(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> CheckResult:
 def test_half_a_character_in_a_nodes_words_is_written_as_an_escape(tmp_path: Path) -> None:
     reach = SshStatus(state="lost", words="\ud800")
     result = judge(saved_before(), {"a": NodeFacts(node="a", reach=reach)}, CheckOptions())
-    write_page(tmp_path / "page.html", result)
+    write(tmp_path / "page.html", html_page(result))
     assert "\\ud800" in (tmp_path / "page.html").read_text()
 
 

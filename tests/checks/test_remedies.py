@@ -25,7 +25,7 @@ OURS = frozenset({"node", "hint"})
 
 QUOTED = frozenset(
     {
-        "accelerator.busy", "accelerator.driver", "deep.history", "deep.pairs",
+        "accelerator.busy", "accelerator.driver", "deep.pairs",
         "environment.names", "environment.values", "job.check", "job.container",
         "job.packages", "network.bond",
         "network.errors", "network.flaps", "network.full-size", "network.link",

@@ -24,7 +24,6 @@ UNDER_LOAD = "the generation counts only while the GPU works, the lanes always"
 SECOND_TRIP = "it is made whenever this check is reported"
 OTHER_CHECK = "another check reports it as unknown"
 SOME_LACK_IT = "it is compared where it is known: virtual links, RoCE and some filesystems lack it"
-MEASURED_TWICE = "what was not measured now or earlier is another rung's matter"
 KERNEL_WRITES = "the kernel writes it for every interface"
 
 ENOUGH = {
@@ -49,10 +48,6 @@ ENOUGH = {
     ("accelerator.pcie-errors", "PcieLink.correctable"): "older kernels count only fatal errors",
     ("accelerator.temperature", "Gpu.utilization"): "it is judged by its own limit",
     ("network.transport", "NodeFacts.environment"): OTHER_CHECK,
-    ("deep.history", "GpuTrial.tflops"): MEASURED_TWICE,
-    ("deep.history", "NodeFacts.across"): MEASURED_TWICE,
-    ("deep.history", "Speeds.across_gbps"): MEASURED_TWICE,
-    ("deep.history", "Speeds.tflops"): MEASURED_TWICE,
     ("environment.conflicts", "NodeFacts.gpus"): OTHER_CHECK,
     ("environment.conflicts", "NodeFacts.rdma"): OTHER_CHECK,
     ("job.launcher-config", "NodeFacts.gpus"): OTHER_CHECK,

@@ -34,7 +34,7 @@ def test_an_explanation_needs_no_inventory(
         (["--facts", "hosts.yaml"], "hosts.yaml: not saved facts"),
         (
             ["--facts", "facts.json", "--report", "x.pdf"],
-            "expected a name that ends in .html or .md",
+            "expected a name that ends in .html",
         ),
         (["--frobnicate"], "clusterctl check: expected a flag of it, found --frobnicate"),
     ],
@@ -64,7 +64,7 @@ def test_a_report_in_no_form_is_refused_before_any_node_is_asked(
     (tmp_path / "hosts.yaml").write_text(HOSTS)
     monkeypatch.setattr(Session, "check", None)
     assert main(["check", "--report", "x.pdf"]) == 2
-    assert "expected a name that ends in .html or .md" in capsys.readouterr().err
+    assert "expected a name that ends in .html" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--save-facts", "--report"])
@@ -77,9 +77,9 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_verdict(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hosts.yaml").write_text(HOSTS)
     (tmp_path / "facts.json").write_text('{"nodes": []}')
-    assert main(["check", "--facts", "facts.json", "--json", flag, "none/x.md"]) == 2
+    assert main(["check", "--facts", "facts.json", "--json", flag, "none/x.html"]) == 2
     captured = capsys.readouterr()
-    assert "none/x.md: expected a place to write, found: No such file" in captured.err
+    assert "none/x.html: expected a place to write, found: No such file" in captured.err
     assert json.loads(captured.out)["cluster"] == "lab"
 
 

@@ -72,24 +72,10 @@ def test_the_nodes_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> No
     assert (second["node"], second["port"]) == ("gpu03", 2222)
 
 
-def test_accelerates_file_is_for_one_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "--to", "accelerate", "--node", "gpu02"]) == 0
-    out = capsys.readouterr().out
-    assert "machine_rank: 1\n" in out
-    assert "num_processes: 24\n" in out
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--to", "mpi", "--node", "gpu01"], "--node: expected --to accelerate with it, found"),
-        (["--to", "accelerate", "--node", "gpu[01-02]"], "--node gpu[01-02]: expected one node"),
-        (["--to", "accelerate", "--node", "gpu09"], "--node: expected nodes of hosts.yaml"),
-        (
-            ["--to", "nomad"],
-            "--to: expected deepspeed, mpi, ansible, ssh_config, accelerate; found 'nomad'",
-        ),
-        (["--json", "--node", "gpu01"], "--node: expected --to accelerate with it, found --json"),
+        (["--to", "nomad"], "--to: expected deepspeed, mpi, ansible, ssh_config; found 'nomad'"),
         (["--json", "--to", "mpi"], "--json"),
         ([], "hint: clusterctl export --to deepspeed\n"),
     ],

@@ -109,7 +109,9 @@ def test_a_key_in_the_home_folder_is_named_for_all_who_share_the_file(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     key = "ansible_ssh_private_key_file"
-    Path("hosts").write_text(f"[g]\ng1 {key}=~/.ssh/k\ng2 {key}=../{tmp_path.name}/k2\n")
+    variables = {"g1": {key: "~/.ssh/k"}, "g2": {key: f"../{tmp_path.name}/k2"}}
+    listing = {"_meta": {"hostvars": variables}, "g": {"hosts": ["g1", "g2"]}}
+    Path("hosts").write_text(json.dumps(listing))
     assert main(["init", "--no-connect", "--from", "hosts"]) == 0
     text = Path("hosts.yaml").read_text()
     assert "identity: ~/.ssh/k}" in text
@@ -241,14 +243,15 @@ def test_any_folder_gives_a_name(
 def test_hosts_come_from_a_file_or_an_allocation(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "lab.ini").write_text("[gpus]\ngpu[01:02] ansible_user=ada\n[web]\nwww\n")
+    (folder / "all.json").write_text(
+        '{"_meta": {"hostvars": {"gpu01": {"ansible_user": "ada"}, "www": {}}},'
+        ' "gpus": {"hosts": ["gpu01"]}, "web": {"hosts": ["www"]}}'
+    )
     words = ["init", "--no-connect", "--force", "--from"]
-    assert main([*words, "lab.ini", "--group", "gpus"]) == 0
+    assert main([*words, "all.json", "--group", "gpus"]) == 0
     cluster = load(Path("hosts.yaml"))
     assert cluster.name == "my-project"
-    assert [(node.host, node.ssh.user) for node in cluster.nodes] == [
-        ("gpu01", "ada"), ("gpu02", "ada"),
-    ]  # fmt: skip
+    assert [(node.host, node.ssh.user) for node in cluster.nodes] == [("gpu01", "ada")]
     monkeypatch.setenv("SLURM_JOB_NODELIST", "dgx[1-2]")
     assert main([*words, "slurm", "--name", "lab"]) == 0
     cluster = load(Path("hosts.yaml"))

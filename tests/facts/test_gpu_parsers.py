@@ -72,7 +72,7 @@ def test_all_that_the_recorded_h200_reports() -> None:
     assert gpu.clocks == GpuClocks(application=1980, default=1980, maximum=1980)
     assert gpu.link == PcieLink(width=16, max_width=16, generation=5, max_generation=5)
     assert (gpu.throttle, gpu.utilization) == (("gpu_idle",), 0)
-    assert (gpu.persistence, gpu.compute_mode, gpu.vbios) == (True, "Default", "96.00.A5.00.1A")
+    assert (gpu.persistence, gpu.compute_mode) == (True, "Default")
     assert (gpu.asks_recovery, gpu.inforom_corrupt) == (False, False)
     assert gpu.fabric is not None
     assert gpu.fabric.state == ""
@@ -95,10 +95,9 @@ def test_schemas_before_v13() -> None:
 
 def test_texts_for_nothing_are_unknown_and_not_a_value() -> None:
     for nothing in ("N/A", "[N/A]", "[Unknown Error]", "ERR!", "[GPU requires reset]"):
-        text = H200.replace("<vbios_version>96.00.A5.00.1A<", f"<vbios_version>{nothing}<")
-        text = text.replace("<persistence_mode>Enabled<", f"<persistence_mode>{nothing}<")
+        text = H200.replace("<persistence_mode>Enabled<", f"<persistence_mode>{nothing}<")
         (gpu,) = parse_nvidia_smi(text).devices
-        assert (gpu.vbios, gpu.persistence) == ("", None)
+        assert gpu.persistence is None
 
 
 def test_a_recovery_action_that_cannot_be_read_is_unknown() -> None:
@@ -390,7 +389,6 @@ AMD_STATIC = {
     "gpu": 0,
     "asic": {"market_name": "AMD Instinct MI300X"},
     "bus": {"bdf": "0000:0c:00.0"},
-    "vbios": {"version": "022.040.003.041.000001"},
     "limit": {
         "socket_power": {"value": 750, "unit": "W"},
         "slowdown_hotspot_temperature": {"value": 100, "unit": "C"},
@@ -430,7 +428,6 @@ def test_what_amd_smi_reports() -> None:
         assert gpu.throttle == ("hw_thermal_slowdown", "sw_power_cap")
         assert (gpu.ecc_uncorrected, gpu.utilization, gpu.used_mib) == (2, 3, 285)
         assert gpu.processes == (GpuProcess(pid=4242, name="python3", user="ada"),)
-        assert gpu.vbios == "022.040.003.041.000001"
 
 
 def test_what_amd_smi_does_not_report_is_unknown() -> None:
@@ -439,8 +436,6 @@ def test_what_amd_smi_does_not_report_is_unknown() -> None:
     assert amd_facts("no permission", "no permission").heat == GpuHeat()
     none = {"gpu": 0, "process_list": [{"process_info": "No running processes detected"}]}
     assert amd_facts([AMD_METRIC], [none]).processes == ()
-    renamed = {**AMD_STATIC, "vbios": None, "ifwi": AMD_STATIC["vbios"]}
-    assert amd_facts([], [], renamed).vbios == "022.040.003.041.000001"
     newer = {**AMD_STATIC, "limit": {"ppt0": {"socket_power_limit": {"value": 1000}}}}
     assert amd_facts([], [], newer).power == GpuPower(limit=1000.0)
 

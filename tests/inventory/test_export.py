@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from clusterctl.inventory.build import cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.inventory.other_programs.export import (
     FORMATS,
-    to_accelerate,
     to_ansible,
     to_hostfile,
     to_ssh_config,
@@ -51,11 +51,19 @@ def again(text: str, name: str, folder: Path) -> Cluster:
     return load_source(path, name="lab")
 
 
+def listed(text: str) -> str:
+    """Return what `ansible-inventory --list` prints of an inventory with one group."""
+    ((group, content),) = yaml.safe_load(text)["all"]["children"].items()
+    hosts = content["hosts"]
+    variables = {host: own or {} for host, own in hosts.items()}
+    return json.dumps({"_meta": {"hostvars": variables}, group: {"hosts": list(hosts)}})
+
+
 @given(clusters())
 def test_init_reads_the_hosts_of_an_ansible_inventory_again(
     tmp_path_factory: pytest.TempPathFactory, cluster: Cluster
 ) -> None:
-    found = again(to_ansible(cluster), "lab.yml", tmp_path_factory.getbasetemp())
+    found = again(listed(to_ansible(cluster)), "all.json", tmp_path_factory.getbasetemp())
     assert [(node.host, node.ssh) for node in found.nodes] == [
         (node.host, node.ssh) for node in cluster.nodes
     ]
@@ -95,12 +103,12 @@ def test_ssh_reads_its_settings(tmp_path_factory: pytest.TempPathFactory, cluste
 
 def test_what_was_read_from_yaml_is_written_again(tmp_path: Path) -> None:
     text = to_ansible(cluster_from_hosts("lab", ["10.0.0.9:2201", "10.0.0.9:2202", "gpu01"]))
-    assert to_ansible(again(text, "lab.yml", tmp_path)) == text
+    assert to_ansible(again(listed(text), "all.json", tmp_path)) == text
 
 
 def test_several_servers_of_one_host_have_names_of_their_own(tmp_path: Path) -> None:
     cluster = cluster_from_hosts("lab", ["10.0.0.9:2201", "10.0.0.9:2202"])
-    found = again(to_ansible(cluster), "lab.yml", tmp_path)
+    found = again(listed(to_ansible(cluster)), "all.json", tmp_path)
     assert [(node.host, node.ssh.port) for node in found.nodes] == [
         ("10.0.0.9", 2201), ("10.0.0.9", 2202),
     ]  # fmt: skip
@@ -113,7 +121,7 @@ def test_several_servers_of_one_host_have_names_of_their_own(tmp_path: Path) -> 
 
 def test_this_machine_is_reached_without_ssh(tmp_path: Path) -> None:
     cluster = cluster_from_hosts("lab", ["localhost", "gpu01"])
-    found = again(to_ansible(cluster), "lab.yml", tmp_path)
+    found = again(listed(to_ansible(cluster)), "all.json", tmp_path)
     assert [node.local for node in found.nodes] == [True, False]
     assert to_ssh_config(cluster) == "Host gpu01\n"
 
@@ -129,38 +137,3 @@ def test_a_hostfile_needs_to_know_the_gpus() -> None:
         to_hostfile("deepspeed", cluster)
     assert "gpus: expected a number for --to deepspeed, found none for gpu02" in str(caught.value)
     assert caught.value.hint
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("counts", "kind"), [((8, 4), "MULTI_GPU"), ((0, 0), "MULTI_CPU"), ((1,), "NO")]
-)
-def test_accelerate_reads_its_configuration(
-    tmp_path: Path, counts: tuple[int, ...], kind: str
-) -> None:
-    from accelerate.commands.config.config_args import load_config_from_file  # noqa: PLC0415
-
-    cluster = gpus(cluster_from_hosts("lab", [f"gpu[01-0{len(counts)}]"]), *counts)
-    for rank, node in enumerate(cluster.nodes):
-        path = tmp_path / f"{node.name}.yaml"
-        path.write_text(to_accelerate(cluster, node))
-        config = load_config_from_file(str(path))
-        assert config.distributed_type == kind
-        assert (config.num_machines, config.machine_rank) == (len(counts), rank)
-        assert config.num_processes == sum(count or 1 for count in counts)
-        assert config.use_cpu is (counts[0] == 0)
-        if len(counts) > 1:
-            assert (config.main_process_ip, config.main_process_port) == ("gpu01", 29500)
-
-
-def test_without_a_node_accelerates_file_is_the_masters() -> None:
-    cluster = gpus(cluster_from_hosts("lab", ["gpu[01-02]"]), 8, 8)
-    cluster = replace(cluster, master_port=29600)
-    found = yaml.safe_load(to_accelerate(cluster))
-    assert (found["machine_rank"], found["main_process_port"]) == (0, 29600)
-
-
-def test_accelerate_needs_the_masters_address() -> None:
-    cluster = gpus(cluster_from_hosts("lab", ["localhost", "gpu01"]), 8, 8)
-    with pytest.raises(UsageError, match="expected the master's address for the other nodes"):
-        to_accelerate(cluster)

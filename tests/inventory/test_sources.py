@@ -12,76 +12,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.errors import InventoryError, UsageError
-from clusterctl.inventory import sources
+from clusterctl.inventory.other_programs import ansible
 from clusterctl.inventory.other_programs.ansible_variables import read_arguments
 from clusterctl.inventory.ranges import expand_hosts, fold_hosts
 from clusterctl.inventory.sources import load_source, slurm_cluster
 
-INI = """\
-# machines of the lab
-gate ansible_host=10.0.0.1
-
-[gpus]
-gpu[01:02] ansible_user=ubuntu      # two at once
-gpu07:2222 ansible_host=10.0.0.7
-
-[more]
-node-[a:c].lab
-even[2:6:2]
-
-[train:children]
-gpus
-more
-
-[more:vars]
-ansible_port = 2200
-
-[train:vars]
-ansible_user=ada
-ansible_port=22000
-ansible_ssh_private_key_file="~/.ssh/lab key"
-ansible_ssh_common_args='-o ProxyJump=me@gate -o ControlMaster=auto'
-"""
-
-YAML = """\
-all:
-  hosts:
-    gate: {ansible_host: 10.0.0.1}
-  children:
-    train:
-      vars:
-        ansible_user: ada
-        ansible_port: 22000
-        ansible_ssh_private_key_file: ~/.ssh/lab key
-        ansible_ssh_common_args: -o ProxyJump=me@gate -o ControlMaster=auto
-      children:
-        gpus:
-          hosts:
-            gpu[01:02]: {ansible_user: ubuntu}
-            gpu07: {ansible_host: 10.0.0.7, ansible_port: 2222}
-        more:
-          hosts:
-            node-[a:c].lab:
-            even[2:6:2]:
-          vars: {ansible_port: 2200}
-"""
+LAB = {"ansible_ssh_private_key_file": "~/.ssh/lab key"} | {
+    "ansible_ssh_common_args": "-o ProxyJump=me@gate -o ControlMaster=auto"
+}
+LISTED = {
+    "_meta": {
+        "hostvars": {
+            "gate": {"ansible_host": "10.0.0.1"},
+            "gpu01": {"ansible_user": "ubuntu", "ansible_port": 22000, **LAB},
+            "gpu07": {
+                "ansible_user": "ada", "ansible_port": 2222, "ansible_host": "10.0.0.7", **LAB
+            },
+            "even2": {"ansible_user": "ada", "ansible_port": 2200, **LAB},
+        },
+        "profile": "inventory_legacy",
+    },
+    "all": {"children": ["ungrouped", "train"]},
+    "gpus": {"hosts": ["gpu01", "gpu07"]},
+    "more": {"hosts": ["even2", "gpu07"]},
+    "train": {"children": ["gpus", "more"]},
+    "ungrouped": {"hosts": ["gate"]},
+}  # fmt: skip
+"""What `ansible-inventory --list` of ansible-core 2.19 prints of such an inventory."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def without_ansible() -> Iterator[None]:
     """This machine may have it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "LISTER", "no-such-program")
+        patch.setattr(ansible, "LISTER", "no-such-program")
         yield
 
 
 Found = list[tuple[str, str | None, int | None]]
 
-TRAIN: Found = [
-    ("gpu01", "ubuntu", 22000), ("gpu02", "ubuntu", 22000), ("10.0.0.7", "ada", 2222),
-    ("node-a.lab", "ada", 2200), ("node-b.lab", "ada", 2200), ("node-c.lab", "ada", 2200),
-    ("even2", "ada", 2200), ("even4", "ada", 2200), ("even6", "ada", 2200),
-]  # fmt: skip
+TRAIN: Found = [("gpu01", "ubuntu", 22000), ("10.0.0.7", "ada", 2222), ("even2", "ada", 2200)]
 
 
 def hosts(path: Path, group: str | None = None) -> Found:
@@ -95,11 +65,16 @@ def written(folder: Path, text: str | bytes, name: str = "inventory") -> Path:
     return path
 
 
-@pytest.mark.parametrize(("name", "text"), [("inventory.ini", INI), ("inventory.yml", YAML)])
-def test_an_ansible_inventory_is_read(tmp_path: Path, name: str, text: str) -> None:
-    path = written(tmp_path, text, name)
+def listing(folder: Path, variables: dict[str, object], **groups: list[str]) -> Path:
+    members = {name: {"hosts": hosts} for name, hosts in groups.items()}
+    top = {"all": {"children": ["ungrouped", *groups]}}
+    return written(folder, json.dumps({"_meta": {"hostvars": variables}, **top, **members}))
+
+
+def test_what_ansible_lists_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps(LISTED, indent="\t"), "all.json")
     assert hosts(path, "train") == TRAIN
-    assert hosts(path, "gpus") == TRAIN[:3]
+    assert hosts(path, "gpus") == TRAIN[:2]
     assert hosts(path, "all") == [("10.0.0.1", None, None), *TRAIN]
     assert hosts(path) == TRAIN  # others are reached through gate
     ssh = load_source(path, name="lab", group="gpus").nodes[0].ssh
@@ -107,25 +82,14 @@ def test_an_ansible_inventory_is_read(tmp_path: Path, name: str, text: str) -> N
     assert ssh.jump == "me@gate"
 
 
-def test_a_host_of_two_groups_is_one_host(tmp_path: Path) -> None:
-    text = "[b]\ngpu01\n[a]\ngpu01\n[a:vars]\nansible_user=a\n[b:vars]\nansible_user=b\n"
-    assert hosts(written(tmp_path, text)) == [("gpu01", "b", None)]
-
-
-def test_a_group_has_the_variables_of_all_its_parents(tmp_path: Path) -> None:
-    text = "[a]\nx\n[p:children]\na\n[q:children]\na\n[p:vars]\nansible_user=p\n"
-    path = written(tmp_path, text + "[q:vars]\nansible_port=7\n")
-    assert hosts(path) == hosts(path, "p") == hosts(path, "q") == [("x", "p", 7)]
-
-
 def test_a_connection_to_this_machine_needs_no_ssh(tmp_path: Path) -> None:
-    path = written(tmp_path, "[x]\nhead ansible_connection=local\n")
+    path = listing(tmp_path, {"head": {"ansible_connection": "local"}}, x=["head"])
     (node,) = load_source(path, name="lab").nodes
     assert (node.host, node.local) == ("localhost", True)
 
 
-@pytest.mark.parametrize("text", [INI, YAML, "gpu01 slots=8\ngpu02 slots=8 # two\n"])
-def test_line_ends_and_marks_of_other_systems_change_nothing(tmp_path: Path, text: str) -> None:
+def test_line_ends_and_marks_of_other_systems_change_nothing(tmp_path: Path) -> None:
+    text = "gpu01 slots=8\ngpu02 slots=8 # two\n"
     plain = hosts(written(tmp_path, text))
     foreign = b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode()
     assert hosts(written(tmp_path, foreign)) == plain
@@ -147,53 +111,35 @@ def test_a_hosts_yaml_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("variables", "problem"),
     [
-        ("[a]\nx ansible_user\n", ':2: expected NAME=VALUE, found "ansible_user"'),
-        ("[a]\nx 'ansible_user=y\n", ":2: expected quotes in pairs, found"),
-        ("[a:hosts:b]\nx\n", ":1: expected [GROUP], [GROUP:vars] or [GROUP:children], found"),
-        ("[a:children]\nb\n", ':2: expected a group, found "b"'),
+        ({"ansible_port": "ssh"}, "nodes[0].port: expected a"),
+        ({"ansible_port": 99999}, "nodes[0].port: expected a"),
+        ({"ansible_user": "{{ me }}"}, 'expected a plain value, found x: "{{ me }}" for user'),
         (
-            "[a:children]\nb\n[b:children]\na\n[b]\nx\n",
-            ':4: expected children in no circle, found "a"',
-        ),
-        ("[a]\nx[5:1]\n", ":2: expected a range such as [01:16] or [a:f], of at most 4096 hosts"),
-        ("[a]\nx[1:999999999]\n", ":2: expected a range such as [01:16] or [a:f]"),
-        ("[a]\nx[0:99][0:99]\n", ":2: expected a range such as [01:16] or [a:f]"),
-        ("[a]\nx ansible_port=ssh\n", ":2: nodes[0].port: expected a"),
-        ("[a]\nx\n[a:vars]\nansible_user={{ me }}\n", ':4: expected a value, found "{{ me }}"'),
-        ("[a]\n\n\nbad!name\n", ":4: nodes[0].host: expected a host"),
-        ("[a]\nx\ny ansible_host=x\n", ':3: nodes[1].host: expected each host once, found "x"'),
-        ("[a]\n# {% raw %}\n", ":1: expected hosts, found none"),
-        (
-            "[a]\n{% for h in hosts %}\n{{ h }}\n{% endfor %}\n",
-            ':2: expected an inventory, found a Jinja template: "{% for h in hosts %}"',
+            {"ansible_user": {"__ansible_vault": "1"}},
+            "expected a plain value, found x: what Ansible computes for user",
         ),
         (
-            "[a]\nx ansible_host=10.0.0.[1:8]\n",
-            ":2: expected one address in ansible_host (a range belongs into the host's name)",
+            {"ansible_host": "10.0.0.[1:8]"},
+            "expected one address in ansible_host (a range belongs into the host's name)",
         ),
-        ("a: {hosts: [x]}\n", ":1: a.hosts: expected a mapping, found a list"),
-        ("a:\n  hosts:\n    x: {ansible_port: 99999}\n", ":3: nodes[0].port: expected a"),
-        (
-            "a:\n  hosts:\n    x: !vault y\n",
-            ":3: a.hosts.x: expected a mapping, found the tag !vault",
-        ),
+        ({"ansible_connection": "winrm"}, 'expected a host that is reached by SSH, found "winrm"'),
+        ({"ansible_host": "bad!name"}, "nodes[0].host: expected a host"),
+        ({"ansible_host": "y"}, 'nodes[1].host: expected each host once, found "y"'),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, text: str, problem: str) -> None:
-    name = "inventory.yml" if text.startswith("a:") else "inventory"
+def test_what_is_wrong_is_told(tmp_path: Path, variables: dict[str, object], problem: str) -> None:
+    path = listing(tmp_path, {"x": variables}, a=["x", "y"])
     with pytest.raises(InventoryError) as caught:
-        hosts(written(tmp_path, text, name))
-    assert f"{tmp_path / name}{problem}" in "\n".join(caught.value.problems)
+        hosts(path)
+    assert f"{path}:1: {problem}" in "\n".join(caught.value.problems)
     assert caught.value.hint
 
 
 def test_a_group_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(
-        InventoryError, match='expected a group of all, gpus, found "nope"'.replace('"', ".")
-    ):
-        hosts(written(tmp_path, "[gpus]\nx\n"), "nope")
+    with pytest.raises(InventoryError, match=r"expected a group of all, gpus, found .nope."):
+        hosts(listing(tmp_path, {}, gpus=["x"]), "nope")
     with pytest.raises(UsageError, match="--group gpus: expected an Ansible inventory, found"):
         hosts(written(tmp_path, "gpu01 slots=8\n"), "gpus")
 
@@ -329,104 +275,66 @@ def test_arguments_of_ssh_are_taken_over_or_named(
     tmp_path: Path, arguments: str, taken: dict[str, str], left: list[str]
 ) -> None:
     assert read_arguments(arguments) == (taken, left)
-    text = f"[a]\nx\n[a:vars]\nansible_ssh_common_args='{arguments}' # said so\n"
-    if "'" not in arguments:
-        notes: list[str] = []
-        path = written(tmp_path, text)
-        (node,) = load_source(path, name="lab", notes=notes).nodes
-        assert node.ssh.jump == taken.get("jump")
-        places = [f"{path}:4: not taken over: {one} (write it in ~/.ssh/config)" for one in left]
-        assert notes == places
-
-
-def test_variables_beside_the_inventory_are_read(tmp_path: Path) -> None:
-    path = written(tmp_path, "[gpu]\ng1\ng2 ansible_user=root\n", "hosts")
-    for folder in ("group_vars/gpu", "host_vars"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "group_vars" / "gpu" / "ssh.yml").write_text(
-        "ansible_user: &me ubuntu\nansible_port: 2222\nsecret: !vault |\n  1\nother: *me\n"
-    )
-    (tmp_path / "host_vars" / "g1.yml").write_text("ansible_host: 10.0.0.1\n")
-    (tmp_path / "group_vars" / "all.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n61\n")
     notes: list[str] = []
-    found = load_source(path, name="lab", notes=notes).nodes
-    assert [(node.host, node.ssh.user, node.ssh.port) for node in found] == [
-        ("10.0.0.1", "ubuntu", 2222),
-        ("g2", "root", 2222),
-    ]
-    unread, named = notes
-    assert unread == f"{path}:1: group_vars/all.yml is not taken over: it is no plain YAML"
-    assert named.startswith(f"{path}:2: nodes are named by their ansible_host, not g1; to keep")
-    assert "`Host g1` with `HostName 10.0.0.1`" in named
-    (tmp_path / "host_vars" / "g1.yml").write_text("ansible_host: '{{ address }}'\n")
-    with pytest.raises(InventoryError, match=r"expected a value.*in host_vars/g1\.yml"):
-        hosts(path)
-    (tmp_path / "host_vars" / "g1.yml").write_text("ansible_user: !vault |\n  1\n")
-    with pytest.raises(InventoryError, match="expected a plain value, found the tag !vault"):
-        hosts(path)
+    path = listing(tmp_path, {"x": {"ansible_ssh_common_args": arguments}}, a=["x"])
+    (node,) = load_source(path, name="lab", notes=notes).nodes
+    assert node.ssh.jump == taken.get("jump")
+    assert notes == [f"{path}:1: not taken over: {one} (write it in ~/.ssh/config)" for one in left]
 
 
 def test_groups_and_the_bastion_are_named(tmp_path: Path) -> None:
-    text = "[public]\nbastion ansible_host=192.0.2.1\n[private]\ng1\ng2\n[private:vars]\n"
-    path = written(tmp_path, text + "ansible_ssh_common_args='-o ProxyJump=u@192.0.2.1:22'\n")
+    through = {"ansible_ssh_common_args": "-o ProxyJump=u@192.0.2.1:22"}
+    variables: dict[str, object] = {
+        "bastion": {"ansible_host": "192.0.2.1"},
+        "g1": through,
+        "g2": {**through, "ansible_host": "10.0.0.2", "ansible_password": "x"},
+    }
+    path = listing(tmp_path, variables, public=["bastion"], private=["g1", "g2"])
     notes: list[str] = []
     nodes = load_source(path, name="lab", notes=notes).nodes
-    assert [node.host for node in nodes] == ["g1", "g2"]
-    assert notes == [
-        f"{path}:1: hosts of all groups are taken (public 1, private 2); of one: --group NAME",
-        f"{path}:2: bastion is left out: others are reached through it (--group takes it)",
-    ]
+    assert [node.host for node in nodes] == ["g1", "10.0.0.2"]
+    password, groups, bastion, named = notes
+    assert password == f"{path}:1: not taken over: ansible_password; use a key"
+    assert groups == (
+        f"{path}:1: hosts of all groups are taken (public 1, private 2); of one: --group NAME"
+    )
+    assert bastion == (
+        f"{path}:1: bastion is left out: others are reached through it (--group takes it)"
+    )
+    assert named.startswith(f"{path}:1: nodes are named by their ansible_host, not g2; to keep")
+    assert "`Host g2` with `HostName 10.0.0.2`" in named
 
 
 def test_a_head_node_through_which_its_group_is_reached_stays(tmp_path: Path) -> None:
-    text = "[gpu]\nhead\ng1 ansible_ssh_common_args='-J head'\n[login]\nhead\n"
-    assert [host for host, *_ in hosts(written(tmp_path, text))] == ["head", "g1"]
+    variables: dict[str, object] = {"g1": {"ansible_ssh_common_args": "-J head"}}
+    path = listing(tmp_path, variables, gpu=["head", "g1"], login=["head"])
+    assert [host for host, *_ in hosts(path)] == ["head", "g1"]
 
 
-def test_a_host_as_a_plain_value_is_read(tmp_path: Path) -> None:
-    path = written(tmp_path, "all:\n  hosts: 10.0.0.1\n", "inventory.yml")
-    assert hosts(path) == [("10.0.0.1", None, None)]
-
-
-def test_values_that_only_ansible_reads_are_no_trouble(tmp_path: Path) -> None:
-    text = (
-        "cluster:\n  vars: &common\n    ansible_user: me\n    pass: !vault |\n      1\n"
-        "  hosts:\n    g1: {<<: *common, ansible_port: 23}\n"
-        "nodes: {hosts: {g2: {ansible_become_password: !vault x, ansible_user: *common}}}\n"
-    )
-    path = written(tmp_path, text.replace(", ansible_user: *common", ""), "inventory.yml")
-    assert hosts(path) == [("g1", "me", 23), ("g2", None, None)]
-    bomb = "a: &a {x: 1}\nb: &b {x: *a, y: *a}\nc: {x: *b}\nall: {hosts: {g: }}\n"
-    assert hosts(written(tmp_path, bomb, "bomb.yml")) == [("g", None, None)]
-
-
-def test_what_ansible_lists_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = {
-        "_meta": {"hostvars": {"g1": {"ansible_host": "10.0.0.1", "ansible_port": 23}, "g2": {}}},
-        "all": {"children": ["ungrouped", "gpu"]},
-        "gpu": {"hosts": ["g1", "g2"]},
-    }
-    listed = written(tmp_path, json.dumps(listing), "all.json")
-    expected = [("10.0.0.1", None, 23), ("g2", None, None)]
-    assert hosts(listed) == hosts(listed, "gpu") == expected
-    plugin = written(tmp_path, "plugin: aws_ec2\nregions: [x]\n", "aws_ec2.yml")
-    with pytest.raises(InventoryError, match="expected hosts, found the plugin aws_ec2") as caught:
-        hosts(plugin)
-    assert "ansible-inventory -i" in str(caught.value.hint)
-    lister = written(tmp_path, f"#!/bin/sh\ncat '{listed}'\n", "lister")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("inventory", "[gpus]\ngpu[01:02]\n"),
+        ("inventory", "gpu01 ansible_user=me\n"),
+        ("inventory.yml", "all:\n  hosts:\n    g1: {ansible_user: !vault x}\n"),
+        ("inventory.yml", "nodes: {hosts: {g2: }}\n"),
+        ("aws_ec2.yml", "plugin: aws_ec2\nregions: [x]\n"),
+    ],
+)
+def test_an_inventory_is_listed_by_ansible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    path = written(tmp_path, text, name)
+    with pytest.raises(InventoryError, match="and no Ansible to read it") as caught:
+        hosts(path)
+    assert f"{ansible.LISTER} -i {path} --list > all.json" in str(caught.value.hint)
+    lister = written(tmp_path, f"#!/bin/sh\necho '{json.dumps(LISTED)}'\n", "lister")
     lister.chmod(0o755)
-    monkeypatch.setattr(sources, "LISTER", str(lister))
-    assert hosts(plugin) == expected
-    listed.write_text(json.dumps(listing, indent="\t"))  # JSON may be indented so, and YAML not
-    assert hosts(plugin) == expected
-    listed.write_text(json.dumps(listing).replace("10.0.0.1", "\\ud800"))
-    with pytest.raises(InventoryError, match="expected hosts, found the plugin aws_ec2"):
-        hosts(plugin)
-    lister.write_text("#!/bin/sh\necho no vault password >&2; exit 1\n")
-    notes: list[str] = []
-    path = written(tmp_path, "[a]\nx\n")
-    assert [n.host for n in load_source(path, name="lab", notes=notes).nodes] == ["x"]
-    assert notes == [f"{path}:1: {lister} failed (no vault password): read without it"]
+    monkeypatch.setattr(ansible, "LISTER", str(lister))
+    assert hosts(path) == TRAIN
+    lister.write_text("#!/bin/sh\necho '[ERROR]: no vault password' >&2; exit 1\n")
+    with pytest.raises(InventoryError, match=r"found a failure of .*: no vault password"):
+        hosts(path)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 from clusterctl.checks.finding import Finding
 from clusterctl.network.choice import Network
-from clusterctl.report.html.check import write_page
+from clusterctl.report.html.check import html_page
+from clusterctl.report.html.frame import write
 from clusterctl.verbs.preflight.check import CheckResult, NodeRow
 from tests.report.html.browser import CHROMIUM, fits, title
 
@@ -30,6 +31,6 @@ def test_the_report_fits_a_phone_and_runs_nothing(tmp_path: Path) -> None:
         cluster="lab", nodes=(row,), findings=(finding,), facts={}, network=Network(), seconds=1.0
     )
     page = tmp_path / "report.html"
-    write_page(page, result)
+    write(page, html_page(result))
     assert title(page, tmp_path) == "clusterctl check: lab"
     assert fits(page, tmp_path)

@@ -4,7 +4,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from clusterctl.checks.finding import Finding, fail, finding, passed, warn
+from clusterctl.checks.finding import Finding, fail, finding, warn
 from clusterctl.checks.gpu.lost_gpus import LOST, cannot_list, not_listed
 from clusterctl.checks.gpu.planned import (
     NVIDIA,
@@ -12,7 +12,6 @@ from clusterctl.checks.gpu.planned import (
     planned_devices,
     reports,
     uses_gpus,
-    usual_of_model,
 )
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
@@ -47,7 +46,7 @@ def count(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
             node.node,
             "no accelerator found",
             wanted=want,
-            found=f"{tool} lists none" if tool else "no nvidia-smi, amd-smi or rocm-smi",
+            found=f"{tool} lists none" if tool else "no nvidia-smi or amd-smi",
             remedy="install its driver, or for CPUs set `defaults: {gpus: 0}` in hosts.yaml",
         )
     elif wanted is not None and len(node.gpus.devices) < wanted:
@@ -151,35 +150,6 @@ def driver(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
 
 
 @Check(
-    "accelerator.vbios",
-    title="all GPUs of a model have the same VBIOS",
-    why="The VBIOS holds a GPU's limits of power and clocks. GPUs that were bought at different"
-    " times often have different ones, which is no fault: this is a note.",
-    fix="Update the firmware of the odd GPUs with the vendor's tool.",
-    source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
-    explained_by=(COUNT,),
-    blocks=False,
-    applies=reports(lambda gpu: gpu.vbios or None),
-)
-def vbios(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
-    """Compare each version with the most frequent one of the model."""
-    versions = usual_of_model(facts, cluster, lambda gpu: gpu.vbios or None)
-    for node, gpu in planned(facts, cluster):
-        if not gpu.vbios:
-            continue
-        usual = str(versions[gpu.name].most_common(1)[0][0])
-        if gpu.vbios != usual:
-            yield passed(
-                node.node,
-                "another VBIOS than on the other GPUs of this model, as in a mixed purchase",
-                wanted=usual,
-                found=gpu.vbios,
-                remedy="nothing to do; if these GPUs are slower, ask the vendor for an update",
-                gpus=(gpu.index,),
-            )
-
-
-@Check(
     "accelerator.mig",
     title="no GPU is partitioned (MIG)",
     why="A rank would get a part of a GPU, and NCCL does not connect such parts.",
@@ -243,17 +213,7 @@ def persistence(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Report the GPUs without it where others have it; else it costs a run's start seconds."""
     modes = {gpu.persistence for _, gpu in planned(facts, cluster)}
     for node, gpu in planned(facts, cluster):
-        if gpu.persistence is False and True not in modes:
-            yield passed(
-                node.node,
-                "persistence mode is off: a start takes 1-3 s longer for each GPU, a run is no"
-                " slower",
-                wanted="on, or off on all nodes",
-                found="off on all nodes",
-                remedy="nothing to do; sudo systemctl enable --now nvidia-persistenced turns it on",
-                gpus=(gpu.index,),
-            )
-        elif gpu.persistence is False:
+        if gpu.persistence is False and True in modes:
             yield warn(
                 node.node,
                 "persistence mode is off",

@@ -77,7 +77,6 @@ def between_gpus(
     """Return what connects these GPUs of a node; None if that is unknown.
 
     Args:
-        node: its facts.
         indexes: of the GPUs.
         block_bytes: what they summed; None: unknown. It is small if little memory is free, and
             if the sum is very slow, so that it cannot be left uncompared.
@@ -128,7 +127,6 @@ def between_nodes(
     """Return what connects these nodes: the slowest of their networks; None: unknown.
 
     Args:
-        facts: of each node.
         names: of those that took part.
         network: the addresses that they use.
         cluster: the job's own settings.

@@ -14,7 +14,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.values import dataclass
 
-_ASK = {"nvidia-smi": "nvidia-smi -q", "amd-smi": "amd-smi static", "rocm-smi": "rocm-smi"}
+_ASK = {"nvidia-smi": "nvidia-smi -q", "amd-smi": "amd-smi static"}
 _HOLD = (
     "sudo reboot (on the node) loads the new modules; then hold the driver's packages:"
     " sudo apt-mark hold 'nvidia-*' 'libnvidia-*', or sudo dnf versionlock add 'nvidia-*'"
@@ -165,10 +165,7 @@ def lost(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _not_explained(node: NodeFacts) -> Iterator[Finding]:
-    """Report GPUs that are not listed, if no log can tell that they are lost.
-
-    A container sees all GPUs of its machine on the bus, and is often given a part of them.
-    """
+    """Report GPUs that are not listed if no log can tell; a container often has a part of them."""
     others = not_listed(node.gpus) if node.gpus is not None and node.gpus.devices else ()
     if node.gpus is not None and others:
         yield finding(

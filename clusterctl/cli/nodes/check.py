@@ -8,7 +8,8 @@ from clusterctl.cli.shared.connected import connected
 from clusterctl.cli.shared.options import add_login, add_selection, add_workdir, given_workdir
 from clusterctl.report.check import print_check, print_checks, print_choices, print_explanation
 from clusterctl.report.console import Screen
-from clusterctl.report.html.check import form_of, write_page
+from clusterctl.report.html.check import html_page
+from clusterctl.report.html.frame import require_html, write
 from clusterctl.verbs.events import Notice
 from clusterctl.verbs.preflight.check import CheckOptions, find_check, select_checks
 from clusterctl.verbs.preflight.facts_file import save_facts
@@ -43,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list the checks and exit")
     parser.add_argument("--explain", metavar="ID", help="explain a check and exit")
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="also write a report as .html or .md"
-    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="also write a report as .html")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         _describe(screen, args)
         return 0
     if args.report is not None:
-        form_of(args.report)  # refuse a bad name before any node is asked
+        require_html(args.report, "--report")
     with connected(args, screen) as (session, progress):
         result = session.check(
             nodes=args.nodes,
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.save_facts is not None:
         save_facts(args.save_facts, result.facts)
     if args.report is not None:
-        write_page(args.report, result)
+        write(args.report, html_page(result))
     return result.exit_code
 
 

@@ -6,11 +6,10 @@ import sys
 
 from clusterctl.cli.shared.options import add_selection, load_all
 from clusterctl.errors import UsageError
-from clusterctl.inventory.select import named, select
+from clusterctl.inventory.select import select
 from clusterctl.wire import SCHEMA, plain
 
-FORMATS = ("deepspeed", "mpi", "ansible", "ssh_config", "accelerate")
-_OF_ONE_NODE = "accelerate"
+FORMATS = ("deepspeed", "mpi", "ansible", "ssh_config")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--to", choices=FORMATS, help="the program or file; printed on stdout")
     form.add_argument(
         "--json", action="store_true", help="print the nodes, with their defaults, as JSON"
-    )
-    parser.add_argument(
-        "--node",
-        metavar="HOST",
-        help="with accelerate, the machine that the file is for (default: the master)",
     )
 
 
@@ -39,21 +33,10 @@ def run(args: argparse.Namespace) -> int:
             f"export: expected --to {'|'.join(FORMATS)}, or --json; found neither",
             hint="clusterctl export --to deepspeed",
         )
-    if args.node is not None and args.to != _OF_ONE_NODE:
-        found = "--json" if args.json else f"--to {args.to}"
-        raise UsageError(
-            f"--node: expected --to {_OF_ONE_NODE} with it, found {found}",
-            hint=f"--to {_OF_ONE_NODE}",
-        )
     cluster = select(load_all(args), args.nodes, args.exclude)
     if args.json:
         nodes = plain(exported_nodes(cluster))
         print(json.dumps({"schema": SCHEMA, "cluster": cluster.name, "nodes": nodes}, indent=2))
         return 0
-    node = None
-    if args.node is not None:
-        node, *others = named(cluster, args.node, option="--node")
-        if others:
-            raise UsageError(f"--node {args.node}: expected one node, found {1 + len(others)}")
-    sys.stdout.write(WRITERS[args.to](cluster, node))
+    sys.stdout.write(WRITERS[args.to](cluster))
     return 0

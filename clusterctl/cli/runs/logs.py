@@ -66,11 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_chain(args: argparse.Namespace) -> int:
-    """Print the logs of a run's chain, the oldest first; the newest is the one that is followed.
-
-    Raises:
-        UsageError: nothing is known of the chain, or a flag fits none of its runs.
-    """
+    """Print the logs of a run's chain, the oldest first; the newest is the one that is followed."""
     if args.tail is not None:
         raise UsageError(
             "--tail counts the lines of one run: expected it without --chain",
@@ -101,11 +97,7 @@ def _of_chain(args: argparse.Namespace) -> int:
 
 
 def _chain(args: argparse.Namespace, records: Records) -> tuple[str, ...]:
-    """Return the ids of the chain.
-
-    Raises:
-        ClusterError: the run has no record here.
-    """
+    """Return the ids of the chain; raise ClusterError if the run has no record here."""
     found = batch_of(args)
     run = found[0].run if found else records.resolve(args.run) if args.run else None
     if run is None:
@@ -154,11 +146,7 @@ def _of_run(args: argparse.Namespace) -> int:
 
 
 def _of_batch(args: argparse.Namespace, batch: BatchJob, state: SlurmState) -> int:
-    """Print what was kept of a batch job whose nodes cannot be asked.
-
-    Raises:
-        UsageError: a flag asks for what only the nodes have.
-    """
+    """Print what was kept of a batch job whose nodes cannot be asked."""
     unfit = ("collect", "node", "rank", "since", "timestamps", "json")
     given = [f"--{name}" for name in unfit if getattr(args, name)]
     if given:
@@ -179,11 +167,7 @@ def _of_batch(args: argparse.Namespace, batch: BatchJob, state: SlurmState) -> i
 
 @contextmanager
 def _left_in_words(run: str, *, follows: bool) -> Iterator[None]:
-    """Tell what Ctrl-C means while a run is followed: nothing for the run.
-
-    Raises:
-        Interrupted: it was pressed.
-    """
+    """Tell what Ctrl-C means while a run is followed: nothing for the run."""
     try:
         yield
     except KeyboardInterrupt:
@@ -193,11 +177,7 @@ def _left_in_words(run: str, *, follows: bool) -> Iterator[None]:
 
 
 def _require_whole(args: argparse.Namespace) -> None:
-    """Refuse to collect a part of the logs: their files are copied as they are now, and whole.
-
-    Raises:
-        UsageError: a flag asks for less, or for more.
-    """
+    """Refuse to collect a part of the logs: their files are copied as they are now, and whole."""
     unfit = ("follow", "tail", "rank", "since", "grep")
     values = {name: getattr(args, name) for name in unfit}
     given = [f"--{n}" for n, value in values.items() if value is not None and value is not False]

@@ -41,11 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Read SECONDS.
-
-    Raises:
-        argparse.ArgumentTypeError: it is no time to wait.
-    """
+    """Read SECONDS; raise argparse.ArgumentTypeError if it is no time to wait."""
     try:
         seconds = float(text)
     except ValueError:

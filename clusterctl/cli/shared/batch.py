@@ -38,7 +38,6 @@ def batch_of(args: argparse.Namespace, *, part: bool = True) -> tuple[BatchJob, 
     If they can, RUN in `args` becomes that run.
 
     Args:
-        args: what was typed.
         part: as `Session.run` has it.
     """
     records = Records()
@@ -59,11 +58,7 @@ def view_of_batch(batch: BatchJob, state: SlurmState) -> RunStatus:
 
 
 def stop_batch(batch: BatchJob, state: SlurmState, screen: Screen) -> StopResult:
-    """End a batch job that has started nothing on its nodes, or has ended.
-
-    Raises:
-        ClusterError: it has not ended in time.
-    """
+    """End a batch job that started nothing, or has ended; ClusterError if it takes too long."""
     if state.phase != "ended":
         state = cancel(batch)
     screen.say(Notice(text=f"{batch.run}: Slurm job {batch.job} has ended: {state.words}"))
@@ -89,11 +84,7 @@ def list_batches(cluster: Cluster) -> RunList | None:
 
 
 def print_batch(batch: BatchJob, *, tail: int | None, grep: str | None) -> None:
-    """Print what a batch job has printed on stdout, the ranks' lines.
-
-    Raises:
-        UsageError: `grep` is no regular expression.
-    """
+    """Print what a batch job has printed on stdout, the ranks' lines."""
     try:
         wanted = re.compile(grep or "")
     except re.error as error:
@@ -112,11 +103,7 @@ def print_batch(batch: BatchJob, *, tail: int | None, grep: str | None) -> None:
 
 @contextmanager
 def held(run: str) -> Iterator[None]:
-    """Keep the Slurm job of a run while the block stops the run; then let it end.
-
-    Raises:
-        ClusterError: it has not ended in time.
-    """
+    """Keep the Slurm job of a run while the block stops the run; then wait for its end."""
     jobs = BatchJobs(Records())
     batch = jobs.find(run, part=False)
     if batch is None:

@@ -15,7 +15,6 @@ def connected(args: argparse.Namespace, screen: Screen) -> Iterator[tuple[Sessio
 
     Args:
         args: with the options of `add_inventory` and `add_login`.
-        screen: where the progress is shown.
 
     Raises:
         InventoryError: the inventory is missing or has problems.

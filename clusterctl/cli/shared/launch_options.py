@@ -94,11 +94,7 @@ def warn_of_flags(command: Sequence[str]) -> None:
 
 
 def launch_flags(args: argparse.Namespace, quiet: Callable[[], object]) -> LaunchFlags:
-    """Return the flags as the API takes them; `quiet` is called before a question.
-
-    Raises:
-        UsageError: one of them cannot be.
-    """
+    """Return the flags as the API takes them; `quiet` is called before a question."""
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for name in _VALUES:

@@ -77,11 +77,7 @@ def inventory_path(args: argparse.Namespace) -> Path:
 
 
 def load_all(args: argparse.Namespace) -> Cluster:
-    """Load the inventory with all its nodes.
-
-    Raises:
-        InventoryError: the file is missing or has problems.
-    """
+    """Load the inventory with all its nodes; raise InventoryError if it has problems."""
     path = inventory_path(args)
     try:
         return load(path, launcher=_launcher(args))
@@ -125,20 +121,12 @@ def add_setting(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def given_workdir(args: argparse.Namespace) -> str | None:
-    """Return the folder of `--workdir`, else of the variable.
-
-    Raises:
-        UsageError: the variable is no such folder.
-    """
+    """Return the folder of `--workdir`, else of the variable; raise UsageError if it is none."""
     return cast("str | None", flag_or_variable(args, "workdir")[0])
 
 
 def flag_or_variable(args: argparse.Namespace, name: str) -> tuple[object, str]:
-    """Return the value of a setting's flag, else of its variable, with the name of that.
-
-    Raises:
-        UsageError: the variable cannot be read.
-    """
+    """Return the value of a setting's flag, else of its variable, with the name of that."""
     value, variable = getattr(args, name), f"CLUSTERCTL_{name.upper()}"
     if value is not None or not os.environ.get(variable):
         return value, ""
@@ -185,11 +173,7 @@ def whole(least: float, most: float = kinds.INFINITE) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """Read a length of time that is not negative.
-
-    Raises:
-        argparse.ArgumentTypeError: it is something else.
-    """
+    """Read a length of time that is not negative, for argparse."""
     try:
         number = float(text)
     except ValueError:
@@ -200,11 +184,7 @@ def seconds(text: str) -> float:
 
 
 def read_as(kind: Kind[T], text: str) -> T:
-    """Read a value as the inventory has it, such as the time 90s.
-
-    Raises:
-        argparse.ArgumentTypeError: it is something else.
-    """
+    """Read a value as the inventory has it, such as the time 90s, for argparse."""
     try:
         return cast("T", kind.read(text))
     except InvalidValue as invalid:
@@ -212,11 +192,7 @@ def read_as(kind: Kind[T], text: str) -> T:
 
 
 def positive_seconds(text: str) -> float:
-    """Read a length of time.
-
-    Raises:
-        argparse.ArgumentTypeError: it is something else, or none at all.
-    """
+    """Read a length of time that is not 0, for argparse."""
     number = seconds(text)
     if number == 0:
         raise argparse.ArgumentTypeError(f"expected more than 0 seconds, found {text!r}")

@@ -40,7 +40,7 @@ VERBS: dict[str, str] = {
     "report": "write all that is known of a run into one HTML file",
     "quarantine": "list the nodes that are kept out after failures, add or remove some",
     "notify": "test the receivers of messages about runs",
-    "export": "write the hosts for DeepSpeed, MPI, Ansible, SSH or accelerate, or as JSON",
+    "export": "write the hosts for DeepSpeed, MPI, Ansible or SSH, or as JSON",
     "forget": "remove the recorded host key of a reinstalled host",
     "sandbox": "a cluster of real sshd hosts on this machine",
 }

@@ -42,11 +42,7 @@ WHICH_TO_CHANGE = "the run: its id or name, or the end of its id"
 
 
 def run_name(text: str) -> str:
-    """Read RUN: an empty word is a variable that was not set, and means no run.
-
-    Raises:
-        argparse.ArgumentTypeError: it is empty.
-    """
+    """Read RUN, for argparse; an empty word means a variable that was not set: no run."""
     if not text:
         raise argparse.ArgumentTypeError("expected a run's id or name, found an empty word")
     return text
@@ -69,7 +65,6 @@ def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:
     """Return a session with the cluster of the run that is named, else of the inventory.
 
     Args:
-        args: what was typed.
         part: as `Session.run` has it.
 
     Raises:
@@ -99,7 +94,6 @@ def open_run(args: argparse.Namespace, *, part: bool = True) -> Iterator[Run]:
     """Find the run that is meant; its nodes are reached while the block runs.
 
     Args:
-        args: what was typed.
         part: as `Session.run` has it.
 
     Raises:
@@ -151,11 +145,7 @@ def has_inventory(args: argparse.Namespace) -> bool:
 
 
 def to_ask(args: argparse.Namespace, record: RunRecord) -> Cluster:
-    """Return the cluster whose nodes are asked about the run.
-
-    Raises:
-        InventoryError: the file of `-i` has problems.
-    """
+    """Return the cluster whose nodes are asked about the run, by `-i` or the record."""
     if record.cluster.slurm_job or _is_as_launched(args, record):
         return record.cluster
     return _in_force(args, record) or record.cluster

@@ -100,7 +100,6 @@ class Gpu:
     name: str
     uuid: str = ""
     bus_id: str = ""
-    vbios: str = ""
     memory_mib: int | None = None
     used_mib: int | None = None
     mig: bool | None = None

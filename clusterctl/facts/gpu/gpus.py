@@ -168,18 +168,12 @@ _TOLD = 500
 _SMI: tuple[tuple[str, Callable[[str], Gpus]], ...] = (
     ("nvidia-smi", nvidia.parse_nvidia_smi),
     ("amd-smi", amd.parse_amd_smi),
-    ("rocm-smi", amd.parse_rocm_smi),
 )
 
 
-_ROCM_OPTIONS = (
-    "--showproductname", "--showuniqueid", "--showbus", "--showmeminfo", "vram",
-    "--showdriverversion",
-)  # fmt: skip
 _TOOLS = (
     program("nvidia-smi", ["nvidia-smi", "-q", "-x"], GPU_SECONDS),
     program("amd-smi", ["amd-smi", "static", "--json"], GPU_SECONDS),
-    program("rocm-smi", ["rocm-smi", *_ROCM_OPTIONS, "--json"], GPU_SECONDS),
     *(
         program("amd-" + what, ["amd-smi", what, "--json"], GPU_SECONDS, only_if=(AMD,))
         for what in ("metric", "process")
@@ -198,7 +192,6 @@ def parse_gpus(answers: Answers) -> Gpus:
             asked = asked or answer.state == "absent"
             continue
         text = answer.text + (answer.words if key == "nvidia-smi" else "")  # with its warnings
-        # Both amd-smi and rocm-smi are asked: if one answered, the other may be out of date.
         if not answer.good and not nvidia.is_complete(text):
             gaps.append(f"{key}: {_why_not(answer, answers)}")
             continue

@@ -41,11 +41,7 @@ _UNHEALTHY = {"unhealthy", "limited capacity", "degraded"}
 
 
 def parse_nvidia_smi(text: str) -> Gpus:
-    """Read the log.
-
-    Raises:
-        ValueError: it is not one; the error has the tool's own message, if there is one.
-    """
+    """Read the log."""
     start, end = text.find("<nvidia_smi_log"), text.find(_END)
     unlisted = list(_NO_HANDLE.finditer(text))
     if start < 0 and unlisted:
@@ -100,7 +96,6 @@ def _gpu(index: int, node: ET.Element, corrupt: set[str]) -> Gpu:
         name=_word(node, "product_name"),
         uuid=_word(node, "uuid"),
         bus_id=bus_id,
-        vbios=_word(node, "vbios_version"),
         memory_mib=_number(node, "fb_memory_usage/total"),
         used_mib=_number(node, "fb_memory_usage/used"),
         mig=_flag(node, "mig_mode/current_mig"),

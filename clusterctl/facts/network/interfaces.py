@@ -1,12 +1,10 @@
-"""Network interfaces, from /sys/class/net and netlink, or /proc if that is refused."""
+"""Network interfaces, from /sys/class/net and netlink."""
 
-from collections import defaultdict
-from ipaddress import IPv4Address, IPv6Interface, ip_interface
+from ipaddress import ip_interface
 from typing import Any
 
 from clusterctl.facts.answers import Answers
 from clusterctl.facts.fact import Fact, Question
-from clusterctl.facts.network.routes import Route, parse_routes
 from clusterctl.facts.request import FactRequest
 from clusterctl.values import dataclass
 
@@ -62,20 +60,18 @@ class BondPort:
 
 
 def _ask(wanted: FactRequest) -> Question:
-    files = ("/proc/net/fib_trie", "/proc/net/if_inet6")
-    return Question(files=files, folders=FOLDERS if wanted.gpus == 0 else {**FOLDERS, **SLOTS})
+    return Question(folders=FOLDERS if wanted.gpus == 0 else {**FOLDERS, **SLOTS})
 
 
 @Fact("interfaces", _ask)
 def parse_interfaces(answers: Answers) -> tuple[Interface, ...] | None:
-    """Return the interfaces with their addresses; None if nothing could be read."""
+    """Return the interfaces with their addresses; None if the kernel did not list them."""
     files = answers.below("/sys/class/net/")
     names = {path.split("/")[0] for path in files}
     listed = _listed(answers)
-    addresses = _by_proc(answers) if listed is None else _by_netlink(listed)
-    if addresses is None:
+    if listed is None:
         return None
-    parents = _parents(listed or [])
+    addresses, parents = _by_netlink(listed), _parents(listed)
     return tuple(
         Interface(
             name=name,
@@ -146,53 +142,6 @@ def _stricter(answers: Answers, name: str, setting: str) -> int | None:
 
 def _duplex(word: str | None) -> str:
     return word if word in {"full", "half"} else ""
-
-
-def _by_proc(answers: Answers) -> dict[str, list[str]] | None:
-    """Derive the addresses from fib_trie, the routes, and if_inet6."""
-    trie = answers.text("/proc/net/fib_trie")
-    if trie is None:
-        return None
-    found: dict[str, list[str]] = defaultdict(list)
-    routes = answers.once(parse_routes) or ()
-    for address in _local_addresses(trie):
-        if address.is_loopback:
-            found["lo"].append(f"{address}/8")
-        elif route := _own_route(routes, address):
-            found[route.interface].append(f"{address}/{route.destination.split('/')[1]}")
-    for line in (answers.text("/proc/net/if_inet6") or "").splitlines():
-        fields = line.split()
-        try:
-            found[fields[5]].append(str(IPv6Interface((int(fields[0], 16), int(fields[2], 16)))))
-        except (ValueError, IndexError):
-            continue
-    return dict(found)
-
-
-def _local_addresses(trie: str) -> list[IPv4Address]:
-    """Return the leaves that are `/32 host LOCAL`."""
-    found: dict[IPv4Address, None] = {}
-    leaf = None
-    for line in trie.splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == "|--":  # noqa: PLR2004
-            leaf = words[1]
-        elif words[:3] == ["/32", "host", "LOCAL"] and leaf:
-            try:
-                found[IPv4Address(leaf)] = None
-            except ValueError:
-                continue
-    return list(found)
-
-
-def _own_route(routes: tuple[Route, ...], address: IPv4Address) -> Route | None:
-    """Return the narrowest route to the address's own network without a gateway."""
-    near = [
-        route
-        for route in routes
-        if not route.gateway and address in ip_interface(route.destination).network
-    ]
-    return max(near, key=lambda r: ip_interface(r.destination).network.prefixlen, default=None)
 
 
 def _address(text: str) -> str:

@@ -19,10 +19,7 @@ KEPT, LENGTH = 40, 400
 
 
 def parse_nccl(lines: Iterable[str]) -> NcclTransport | None:
-    """Return what the lines of one process tell; None if no line is of use.
-
-    A process tries several networks, and says what each one found. The one that it assigns counts.
-    """
+    """Return the network that one process assigns, of all that it tries; None: no line of use."""
     network = version = ""
     found: dict[str, tuple[str, ...]] = {}
     via: dict[str, None] = {}

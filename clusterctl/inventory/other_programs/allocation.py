@@ -28,11 +28,7 @@ def nodelist() -> tuple[str, str]:
 
 
 def allocation() -> Allocation | None:
-    """Return the allocation; None outside of one.
-
-    Raises:
-        BadRange: its list of nodes is in no known form.
-    """
+    """Return the allocation; None outside of one."""
     job = os.environ.get(JOB, "")
     variable, nodes = nodelist()
     if not job or not nodes:

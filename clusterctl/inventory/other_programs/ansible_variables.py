@@ -1,13 +1,11 @@
-"""The variables of an Ansible inventory that clusterctl uses, also from files next to it."""
+"""The variables of an Ansible inventory that clusterctl uses."""
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path as FilePath
+from typing import Any
 
-from clusterctl.inventory.document import Unread, read_yaml
-from clusterctl.inventory.problems import Path, Plain, Problems, printable
+from clusterctl.inventory.problems import Plain, Problems, printable
 
 _LETTERS = {"J": "ProxyJump", "p": "Port", "l": "User", "i": "IdentityFile", "o": ""}
 """Options with a value; that of `-o` names itself."""
@@ -88,100 +86,46 @@ _KEYS = {
 _ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
 _PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
 _CONNECTION = "ansible_connection"
-_READ = frozenset({*(n for names in _KEYS.values() for n in names), *_ARGUMENTS, _CONNECTION})
-"""The variables that we read: any other may hold what only Ansible can read."""
-_VARS_FILES = (".yml", ".yaml", ".json")
 _BY_SSH = frozenset({"", "ssh", "smart", "paramiko", "paramiko_ssh", "openssh", "local"})
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A variable's value, and its line."""
-
-    text: str
-    line: int
-    file: str = ""
-    """The file next to the inventory that has it."""
-
-
-Variables = dict[str, Value]
-
-
-def yaml_variables(values: Mapping[str, object], path: Path, problems: Problems) -> Variables:
-    """Return the variables that are texts; one that we read must be."""
-    for key, value in values.items():
-        if isinstance(value, Unread) and key in _READ:
-            problems.add((*path, key), wanted="a plain value", found=value.found)
-    return {
-        key: Value(value, problems.line((*path, key)))
-        for key, value in values.items()
-        if isinstance(value, str)
-    }
-
-
-def variables_beside(file: FilePath, folder: str, name: str, problems: Problems) -> Variables:
-    """Return the variables that `group_vars/` or `host_vars/` has for a group or a host."""
-    found: Variables = {}
-    if "/" in name or name in {"", ".", ".."}:
-        return found
-    place = file.parent / folder / name
-    within = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else []
-    for path in (place, *(place.with_name(name + end) for end in _VARS_FILES), *within):
-        if not path.is_file():
-            continue
-        shown_path = str(path.relative_to(file.parent))
-        try:
-            document = read_yaml(path.read_text(), Problems(str(path)), foreign=True)
-        except (OSError, ValueError):
-            document = None
-        if document is None or not isinstance(document.value, dict):
-            problems.note(f"{shown_path} is not taken over: it is no plain YAML", line=1)
-            continue
-        read = {key: value for key, value in document.value.items() if key in _READ | {*_PASSWORDS}}
-        for key, value in yaml_variables(read, (), problems).items():
-            found[key] = replace(value, line=1, file=shown_path)
-    return found
-
-
-def node_of(host: str, variables: Variables, problems: Problems) -> dict[str, object]:
+def node_of(host: str, variables: Mapping[str, Any], problems: Problems) -> dict[str, object]:
     """Return a host as a hosts.yaml has it."""
     node: dict[str, object] = {"host": host}
     for key, value in _settings(variables, problems):
-        if "{{" in value.text:
-            where = f" in {value.file}" if value.file else ""
-            text = f'"{printable(value.text)}"{where}'
-            problems.add((), wanted="a value", found=text, line=value.line)
-        elif key == "host" and "[" in value.text.removeprefix("["):
+        if not isinstance(value, str) or "{{" in value:
+            found = f'"{printable(value)}"' if isinstance(value, str) else "what Ansible computes"
+            where = f"{printable(host)}: {found} for {key}"
+            problems.add((), wanted="a plain value", found=where, line=1)
+        elif key == "host" and "[" in value.removeprefix("["):
             # Not even Ansible expands it, and so all these hosts would be one.
             wanted = "one address in ansible_host (a range belongs into the host's name)"
-            problems.add((), wanted=wanted, found=f'"{printable(value.text)}"', line=value.line)
+            problems.add((), wanted=wanted, found=f'"{printable(value)}"', line=1)
         else:
-            node[key] = Plain(value.text) if key == "port" else value.text
-    connection = variables.get(_CONNECTION, Value("", 0))
-    if connection.text == "local":
+            node[key] = Plain(value) if key == "port" else value
+    connection = str(variables.get(_CONNECTION, ""))
+    if connection == "local":
         return {"host": "localhost"}
-    if connection.text not in _BY_SSH:
-        text = f'"{printable(connection.text)}"'
-        problems.add((), wanted="a host that is reached by SSH", found=text, line=connection.line)
+    if connection not in _BY_SSH:
+        found = f'"{printable(connection)}"'
+        problems.add((), wanted="a host that is reached by SSH", found=found, line=1)
     return node
 
 
-def _settings(variables: Variables, problems: Problems) -> Iterator[tuple[str, Value]]:
+def _settings(variables: Mapping[str, Any], problems: Problems) -> Iterator[tuple[str, object]]:
     """Yield our keys, each with its value; note what is left."""
-    settings: dict[str, Value] = {}
+    settings: dict[str, object] = {}
     for key, names in _KEYS.items():
         value = next((variables[name] for name in names if name in variables), None)
-        if value is not None and value.text:
+        if value is not None and value != "":
             settings[key] = value
     for name in (name for name in _ARGUMENTS if name in variables):
-        value = variables[name]
-        taken, left = read_arguments(value.text)
+        taken, left = read_arguments(str(variables[name]))
         for key, text in taken.items():
-            settings.setdefault(key, replace(value, text=text))
+            settings.setdefault(key, text)
         for argument in left:
-            where = f" in {value.file}" if value.file else ""
-            text = f"not taken over{where}: {printable(argument)} (write it in ~/.ssh/config)"
-            problems.note(text, line=value.line)
+            text = f"not taken over: {printable(argument)} (write it in ~/.ssh/config)"
+            problems.note(text, line=1)
     for name in (name for name in _PASSWORDS if name in variables):
-        problems.note(f"not taken over: {name}; use a key", line=variables[name].line)
+        problems.note(f"not taken over: {name}; use a key", line=1)
     yield from settings.items()

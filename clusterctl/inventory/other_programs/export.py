@@ -10,7 +10,6 @@ from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.values import dataclass
 
-RENDEZVOUS_PORT = 29500
 _SSH_NOTE = "# Users, ports and keys: clusterctl export --to ssh_config\n"
 
 
@@ -54,7 +53,7 @@ def exported_nodes(cluster: Cluster) -> tuple[ExportedNode, ...]:
     )
 
 
-def to_hostfile(name: str, cluster: Cluster, _node: Node | None = None) -> str:
+def to_hostfile(name: str, cluster: Cluster) -> str:
     """Return a hostfile of DeepSpeed or Open MPI: `host slots=N`, the master first."""
     hosts = [node.host for node in cluster.nodes]
     twice = next((node for node in cluster.nodes if hosts.count(node.host) > 1), None)
@@ -70,11 +69,7 @@ def to_hostfile(name: str, cluster: Cluster, _node: Node | None = None) -> str:
 
 
 def slots(cluster: Cluster, node: Node, name: str) -> int:
-    """Return the processes of a node: one a GPU, or those on its CPUs.
-
-    Raises:
-        UsageError: the inventory does not have the number.
-    """
+    """Return the processes of a node: one a GPU, or those on its CPUs."""
     if cluster.job.procs_per_node is not None:
         return cluster.job.procs_per_node
     if node.gpus is None:
@@ -86,7 +81,7 @@ def slots(cluster: Cluster, node: Node, name: str) -> int:
     return node.gpus or node.procs or 1
 
 
-def to_ansible(cluster: Cluster, _node: Node | None = None) -> str:
+def to_ansible(cluster: Cluster) -> str:
     """Return an inventory of Ansible in YAML, with the cluster as a group."""
     hosts = {_alias(cluster, node): _variables(cluster, node) or None for node in cluster.nodes}
     group = re.sub(r"\W", "_", cluster.name)
@@ -109,7 +104,7 @@ def _variables(cluster: Cluster, node: Node) -> dict[str, object]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def to_ssh_config(cluster: Cluster, _node: Node | None = None) -> str:
+def to_ssh_config(cluster: Cluster) -> str:
     """Return the `Host` blocks of the nodes that are reached over SSH."""
     blocks = ("".join(_block(cluster, node)) for node in cluster.nodes if not node.local)
     return "\n".join(blocks)
@@ -131,37 +126,6 @@ def _block(cluster: Cluster, node: Node) -> Iterator[str]:
         yield f"  ProxyJump {ssh.jump}\n"
 
 
-def to_accelerate(cluster: Cluster, node: Node | None = None) -> str:
-    """Return the configuration of accelerate for one machine; by default the master."""
-    node = node or cluster.master
-    several = len(cluster.nodes) > 1
-    counts = [slots(cluster, one, "accelerate") for one in cluster.nodes]
-    on_gpus = bool(node.gpus)
-    address = cluster.master.address or cluster.master.host
-    if several and cluster.master.local and cluster.master.address is None:
-        raise UsageError(
-            f"{cluster.master.source}: address: expected the master's address for the other nodes,"
-            f" found {cluster.master.host}",
-            hint="write address: in its entry",
-        )
-    kind = "MULTI_GPU" if on_gpus else "MULTI_CPU"
-    document = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": kind if sum(counts) > 1 else "NO",
-        "num_machines": len(cluster.nodes),
-        "num_processes": sum(counts),
-        "machine_rank": cluster.nodes.index(node),
-        "main_process_ip": address if several else None,
-        "main_process_port": (cluster.master_port or RENDEZVOUS_PORT) if several else None,
-        "rdzv_backend": "static",
-        "same_network": True,
-        "use_cpu": not on_gpus,
-        "mixed_precision": "no",
-    }
-    head = f"# For {node.name}; machine_rank differs on every machine.\n" if several else ""
-    return head + _yaml({key: value for key, value in document.items() if value is not None})
-
-
 def _alias(cluster: Cluster, node: Node) -> str:
     """Return the host, or the node's unique name if several nodes share the host."""
     hosts = [one.host for one in cluster.nodes]
@@ -173,10 +137,9 @@ def _yaml(document: object) -> str:
     return text
 
 
-FORMATS: dict[str, Callable[[Cluster, Node | None], str]] = {
+FORMATS: dict[str, Callable[[Cluster], str]] = {
     "deepspeed": partial(to_hostfile, "deepspeed"),
     "mpi": partial(to_hostfile, "mpi"),
     "ansible": to_ansible,
     "ssh_config": to_ssh_config,
-    "accelerate": to_accelerate,
 }

@@ -27,10 +27,7 @@ _OTHER_FORMS = (
 
 
 def read_hostfile(text: str, problems: Problems) -> Document | None:
-    """Return the document that a hosts.yaml with the same meaning has; None if there is no host.
-
-    Add what is wrong to `problems`.
-    """
+    """Return the document of the same hosts; None if there is no host. Report what is wrong."""
     nodes: list[dict[str, object]] = []
     lines: dict[Path, int] = {}
     texts = text.splitlines()

@@ -56,11 +56,7 @@ class CallChannel:
         """Held for as long as the heartbeat must continue."""
 
     def send(self, message: Message) -> None:
-        """Send one answer.
-
-        Raises:
-            ControllerDisconnected: the controller does not read any more.
-        """
+        """Send one answer; raise ControllerDisconnected if none reads it."""
         with self._sending:
             self._write(message.encode())
 
@@ -110,11 +106,7 @@ class CallChannel:
         self.send(Message({**message.head, "end": True}, message.body))
 
     def exec_program(self, argv: list[str]) -> None:
-        """Replace this process by a program that speaks on the channel itself; no return.
-
-        Raises:
-            OSError: the program cannot be started.
-        """
+        """Become a program that speaks on the channel itself; OSError if it cannot be started."""
         with self._sending:
             self._stop_heartbeat()
             os.dup2(self.reader.fileno(), 0)

@@ -31,9 +31,6 @@ def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Mes
     `which` ("latest", or a path: absolute, in workdir or in `path`), `verify` (check content,
     not only structure), `compare` (sum up all content, for other nodes' to be compared with),
     `world_size` (of the run that is resumed), `silence` (seconds), and what `Origin` takes.
-
-    Raises:
-        OperationError: `missing`: there is no such path; `stuck`: it does not answer.
     """
     seen: Dict[str, Dict[str, Any]] = {}
     head: Dict[str, Any] = {}

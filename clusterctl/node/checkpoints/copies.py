@@ -209,9 +209,6 @@ def require_own_ranks(seen: Mapping[str, Copy], ranks: Mapping[str, Sequence[int
     Args:
         seen: what the nodes say.
         ranks: node → the ranks that it will run; empty: not known.
-
-    Raises:
-        Unfit: a node lacks a file of its own ranks.
     """
     parts = {node: one.part.ranks for node, one in seen.items() if one.part}
     if not parts or all(held == next(iter(parts.values())) for held in parts.values()):
@@ -230,11 +227,7 @@ def require_own_ranks(seen: Mapping[str, Copy], ranks: Mapping[str, Sequence[int
 
 
 def path_for_job(paths: Mapping[str, str], workdirs: Mapping[str, str]) -> str:
-    """Return the path by which the job finds it on every node, absolute if all have the same.
-
-    Raises:
-        Unfit: there is no such path.
-    """
+    """Return the path by which the job finds it on every node, absolute if all have the same."""
     if len(set(paths.values())) == 1:
         return next(iter(paths.values()))
     inside = {_inside(path, workdirs.get(node) or "") for node, path in paths.items()}

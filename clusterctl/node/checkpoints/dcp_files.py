@@ -71,9 +71,6 @@ def check_dcp(folder: str, *, content: bool, progress: Progress) -> Tuple[List[s
 
     Returns:
         What nothing proves, and why it may be two saves that are mixed (empty: no sign of that).
-
-    Raises:
-        Invalid: it is cut or changed, or its parts contradict each other.
     """
     metadata = os.path.join(folder, METADATA)
     if not os.path.isfile(metadata):

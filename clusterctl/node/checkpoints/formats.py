@@ -108,11 +108,7 @@ def _step(state: Dict[str, Any]) -> Optional[int]:
 
 
 def verify(path: str, kind: str, inspection: Inspection) -> CheckpointContents:
-    """Check one checkpoint.
-
-    Raises:
-        Invalid: it is not complete; `str()` says what is missing or changed.
-    """
+    """Check one checkpoint; raise Invalid, which says what is missing or changed."""
     found = CheckpointContents()
     for name in _UNFINISHED:
         if os.path.exists(os.path.join(path, name)):

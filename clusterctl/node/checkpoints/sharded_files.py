@@ -45,11 +45,7 @@ def _names(folder: str) -> List[str]:
 
 
 def check_shards(path: str, inspection: Inspection, found: CheckpointContents) -> str:
-    """Return why it is only a part of a checkpoint; empty: it is all of it.
-
-    Raises:
-        Invalid: a file is cut or changed, or there are shards of two numbers of ranks.
-    """
+    """Return why it is only a part of a checkpoint; empty: it is all of it."""
     shards = Shards(path)
     if len(shards.sizes) > 1:
         several = " and ".join(map(str, sorted(shards.sizes)))

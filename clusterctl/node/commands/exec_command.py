@@ -30,7 +30,6 @@ def exec_command(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Mes
     Args:
         args: `argv`; `cwd`: a folder, the home where it is absent; `limit_s`: seconds until it is
             ended, none where it is absent.
-        body: unused.
         channel: gets `{"stream": "stdout" or "stderr"}` with the bytes as they come.
 
     Returns:

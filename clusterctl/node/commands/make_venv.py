@@ -53,9 +53,6 @@ def make_venv(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messag
 
     Returns:
         `state` (created, updated, unchanged), `version` of Python, and `packages`.
-
-    Raises:
-        OperationError: `setup`: with the tool's last lines.
     """
     venv = os.path.expanduser(args["venv"])
     processes.become_subreaper()
@@ -236,11 +233,6 @@ def describe_platform(args: Dict[str, Any], body: bytes, channel: CallChannel) -
 
     Args:
         args: `base`: the interpreter that the environment is made with.
-        body: unused.
-        channel: unused.
-
-    Raises:
-        OperationError: `setup`: there is no such interpreter.
     """
     del body, channel
     base = args.get("base") or sys.executable

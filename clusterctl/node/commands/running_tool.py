@@ -24,11 +24,7 @@ END_SECONDS = 2.0
 
 
 def start_tool(words: List[Any], **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401
-    """Start a program without input, in a session of its own.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """Start a program without input, in a session of its own; OSError if that fails."""
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **given)
 

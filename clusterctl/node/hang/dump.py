@@ -42,7 +42,6 @@ def dump(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             `kept`: of a run that lives, too, only what it has kept;
             `store`: take none, only keep py-spy for what the node looks at by itself.
         body: that program, compressed, if the first answer asked for it.
-        channel: unused.
 
     Returns:
         `needs_tool`, and nothing else: the same call is awaited with a body. Else `dump`, null if
@@ -121,9 +120,6 @@ def _ask_supervisor(paths: NodePaths, order: Dict[str, Any]) -> Optional[Dict[st
     """Return the dump that the supervisor's child takes; None: there is no such supervisor.
 
     A rank allows only the supervisor and its descendants to read it, where Yama restricts that.
-
-    Raises:
-        OperationError: `dump`: it does not end.
     """
     job = read_json(paths.job)
     wanted = {**order, "answer": "%d-%s" % (os.getpid(), os.urandom(6).hex())}
@@ -146,11 +142,7 @@ def _ask_supervisor(paths: NodePaths, order: Dict[str, Any]) -> Optional[Dict[st
 
 
 def _take_here(paths: NodePaths, order: Dict[str, Any], ranks: Any) -> Dict[str, Any]:  # noqa: ANN401
-    """Return a dump that a child of this process takes.
-
-    Raises:
-        OperationError: `dump`: it did not end in time, or failed.
-    """
+    """Return a dump that a child of this process takes."""
     try:
         found: Dict[str, Any] = run_with_timeout(limit_of(order), lambda: take(paths, order, ranks))
     except (TimeoutError, ChildProcessError) as error:

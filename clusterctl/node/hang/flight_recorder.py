@@ -40,7 +40,6 @@ def collectives_of(environ: Mapping[str, str], rank: int, began: float) -> List[
 
     Args:
         environ: of the rank, at least its home and what the job sets.
-        rank: its number.
         began: when the run began, by this node's clock.
     """
     path = find_file(environ, rank, began)
@@ -65,10 +64,7 @@ class Pending(NamedTuple):
 def request_all(
     environs: Mapping[int, Mapping[str, str]], began: Mapping[int, float]
 ) -> List[Pending]:
-    """Ask all ranks that listen for it to write their recorders' files; return those.
-
-    `began`: when the run of each began, by this node's clock.
-    """
+    """Ask ranks to write their recorders' files since `began` (the node's clock); return those."""
     moment, until = time.time(), time.monotonic() + WRITE_SECONDS
     found = []
     for rank, environ in environs.items():

@@ -61,7 +61,6 @@ def read_stacks(
     """Return the stacks of processes by pid, and why there are none, or only a part.
 
     Args:
-        program: py-spy.
         states: of each process the states of its threads, such as `SSD`.
         wanted: native frames, locals.
         until: on the monotonic clock, when all of it ends.

@@ -18,11 +18,7 @@ KEPT = 5
 
 
 def save_dump(paths: NodePaths, dump: Dict[str, Any]) -> str:
-    """Write a dump, and remove the oldest; return its path.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a dump, and remove the oldest; return its path. OSError: it cannot be written."""
     make_private(paths.hang)
     found = _kept(paths)
     path = os.path.join(paths.hang, "%d.json" % (found[-1][0] + 1 if found else 1))

@@ -52,8 +52,6 @@ def dump_ranks(
         ranks: as in supervisor.json: `rank`, `pid`, `state`.
         only: these ranks alone; None: all.
         quiet: seconds since the last sign of life by rank, if that was watched.
-        native: with the frames of C and C++.
-        with_locals: with the values of local variables.
         stacks_only: without GPUs, connections and what libraries know, which a verdict needs
             besides.
         seconds: how long all of it may take.
@@ -238,10 +236,7 @@ def _thread(pid: int, task: proc.Task, before: Mapping[int, int], seconds: float
 
 
 def _bounded(dump: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a dump that is not too large to be sent.
-
-    Else without all but the main threads; then without values and outer frames, too.
-    """
+    """Return a dump that can be sent: else only main threads, then no values and outer frames."""
     if len(to_json(dump)) > BYTES_LIMIT:
         for rank in dump["ranks"]:
             for process in rank["processes"]:

@@ -176,7 +176,6 @@ def _decided(one: Slow, work: Work, *, sure: bool, blind: bool) -> Slow:
     """Return a suspect as its stacks show it.
 
     Args:
-        one: the suspect.
         work: what it has done until now.
         sure: its stacks need not tell that it does not wait.
         blind: it may be judged without any look.

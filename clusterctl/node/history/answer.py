@@ -45,8 +45,6 @@ def samples(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: also `since`, a time by the node's clock, and `most`: so many samples at most, each
             then the mean of several.
-        body: unused.
-        channel: unused.
     """
     del body
     paths = find_run(args)
@@ -66,7 +64,6 @@ def watch(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `follow`; `past`: of how many seconds the
             samples are sent first, if they are after `since`, a time by the node's clock.
-        body: unused.
         channel: gets `{"node", "samples"}`: as `status` answers it, without `usage`, and the
             samples that are new.
     """

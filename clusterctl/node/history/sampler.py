@@ -33,7 +33,6 @@ class Sampler:
         """Sample nothing yet.
 
         Args:
-            path: the file.
             snapshots: returns what is known of the ranks.
             gpus: has the GPUs read for the next sample, and returns what they did last.
             rdma: returns the bytes that came by RDMA until now, as far as they are known.

@@ -64,7 +64,6 @@ def apply_sync(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Messa
             of this sync's own within it: once it is removed, a late rsync can write nothing),
             `tokens` (of this sync: they have served, and are removed).
         body: the wanted listing.
-        channel: to the controller.
     """
     root = target_folder(args)
     make_folder(root)
@@ -213,9 +212,7 @@ def write_files(root: bytes, temporary: bytes, packed: bytes) -> str:
     """Write files to a folder, each whole or not at all; return why one could not be, else nothing.
 
     Args:
-        root: the folder.
         temporary: a folder of its own in the same filesystem, that files are written to first.
-        packed: the files.
     """
     stream = io.BytesIO(zlib.decompress(packed))
     part = os.path.join(temporary, b"part")

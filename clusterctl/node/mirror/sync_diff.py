@@ -42,7 +42,6 @@ def compare_tree(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Mes
     Args:
         args: `workdir`, `tree` (the wanted hash), `token`; `fresh` (true: read every file).
         body: the wanted listing; empty: the one that was placed last, if its hash is the wanted.
-        channel: not used.
     """
     del channel
     root = target_folder(args)

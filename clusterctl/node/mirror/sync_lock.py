@@ -86,9 +86,6 @@ def keep_syncs_out(root: bytes) -> Iterator[None]:
 
     Those who may not write to the folder start without: they could not be distinguished from others
     who only read it, and none of these may hold up its owner.
-
-    Raises:
-        OperationError: `busy`: a sync writes there.
     """
     try:
         descriptor, problem = _take(root, fcntl.LOCK_SH)

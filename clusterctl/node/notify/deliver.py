@@ -51,12 +51,7 @@ def deliver(
     environment: Environment,
     workdir: str,
 ) -> Dict[str, Any]:
-    """Send a message.
-
-    Returns:
-        `ok`; `answer`, in words; and if another try may succeed, `again`: true, or how many seconds
-        the server wants to be left alone.
-    """
+    """Return `ok`, `answer` in words, and `again` (true, or seconds) if another try may succeed."""
     data = json.dumps(message).encode()
     if target.get("command"):
         found = _run(target["command"], data, environment, workdir)

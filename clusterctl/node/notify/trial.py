@@ -22,7 +22,6 @@ def notify_test(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Mess
         args: `cluster`, `node`; `receivers`, the items of `job.notify`; `job`, as for
             `job_environment`.
         body: JSON: `env` (secret values), `webhooks`: the URLs.
-        channel: unused.
     """
     del channel
     job, secrets = args["job"], json.loads(body)

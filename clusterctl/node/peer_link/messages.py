@@ -117,20 +117,12 @@ _QUIET = fields.optional(fields.number())
 
 
 def parse_time(message: PeerMessage, name: str) -> float:
-    """Return a time of a clock that a message names.
-
-    Raises:
-        MessageError: it is none.
-    """
+    """Return a time of a clock that a message names; raise MessageError if it is none."""
     return float(fields.number()(message.get(name), "%s of a message" % name))
 
 
 def parse_over(message: PeerMessage) -> str:
-    """Return the state in which the run is over on the master.
-
-    Raises:
-        MessageError: it is none.
-    """
+    """Return the state in which the run is over on the master; raise MessageError if it is none."""
     if message["over"] not in _OVER:
         raise fields.refusal(message["over"], "state of a run that is over")
     return str(message["over"])

@@ -125,10 +125,6 @@ def parse_again(found: object) -> PeerMessage:
 
 
 def parse_seat(found: object) -> Seat:
-    """Return where a node that joins is, and the ranks that it would have.
-
-    Raises:
-        MessageError: it cannot be.
-    """
+    """Return where a node that joins is, and the ranks that it would have; else MessageError."""
     seat: Seat = _SEAT(found, "a node that joins")
     return seat

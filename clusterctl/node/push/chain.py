@@ -65,11 +65,7 @@ class Receiver:
     """Listens for the node before, and takes its blocks in."""
 
     def __init__(self, tree: Tree, address: str, *, certificate: str, key: str, token: str) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the address cannot be listened on.
-        """
+        """Listen; raise OSError if the address cannot be listened on."""
         self._tree, self._token = tree, token
         self._context = server_context(certificate, key)
         self._lock = threading.Lock()
@@ -298,11 +294,7 @@ def lacking_blocks(
 
 
 def inflated(data: bytes, blocks: int) -> bytes:
-    """Return which blocks a node has, a byte each.
-
-    Raises:
-        EOFError: it is not that.
-    """
+    """Return which blocks a node has, a byte each; raise EOFError if it is not that."""
     try:
         have = zlib.decompressobj().decompress(data, blocks + 1)
     except zlib.error as error:

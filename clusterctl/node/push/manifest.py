@@ -110,11 +110,7 @@ class Manifest:
         return digest.hexdigest()
 
     def encode(self) -> bytes:
-        """Return it as bytes.
-
-        Raises:
-            TooManyFilesError: no node would take it.
-        """
+        """Return it as bytes; raise TooManyFilesError if no node would take it."""
         lines = [b"folder" if self.folder else b"file"]
         lines += [b"f%d %d %d %s" % (f.size, f.mode, f.mtime_ns, f.path) for f in self.files]
         lines += [b"d%d %s" % (mode, path) for path, mode in self.folders]
@@ -136,11 +132,7 @@ def blocks_of(size: int) -> int:
 
 
 def decode(data: bytes) -> Manifest:
-    """Read a manifest that came from another machine.
-
-    Raises:
-        ValueError: it is none, or holds something that could leave the tree.
-    """
+    """Read a manifest that came from another machine."""
     inflater = zlib.decompressobj()
     try:
         text, _, hashes = inflater.decompress(data, SIZE_LIMIT).partition(b"\0\0")

@@ -32,7 +32,6 @@ def describe(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message
 
     Args:
         args: `path`; `leave_out`: continue without what cannot be pushed.
-        body: nothing.
         channel: gets `hashed`, the bytes so far, twice a second.
     """
     del body
@@ -72,8 +71,6 @@ def push(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: `target`; `source` (it is all here), or `certificate`, `key`, `token` by which the
             node before knows this one and it knows that one, and `mark` (the token to leave).
-        body: the manifest.
-        channel: to the controller.
     """
     target = _path(args["target"])
     try:

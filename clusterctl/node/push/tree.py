@@ -30,8 +30,6 @@ class Tree:
         """Take the place of the path; nothing is read or changed yet.
 
         Args:
-            target: the path here.
-            manifest: what it is to be.
             source: all of it is here, also what links outside of it lead to.
         """
         self.manifest = manifest
@@ -308,11 +306,7 @@ class BlockReader:
         self._open: Optional[Tuple[int, int]] = None
 
     def read(self, index: int) -> memoryview:
-        """Return a block that is there, until this thread reads the next one.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Return a block that is there, until this thread reads the next one; else OSError."""
         block = self._tree.manifest.block(index)
         if self._open is None or self._open[0] != block.file:
             self.close()

@@ -66,7 +66,6 @@ def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
 
     Args:
         sights: node → what it sees, of all nodes that will run; the master first.
-        run: the run's id.
     """
     problems = ["%s: %s" % (node, sight.problem) for node, sight in sights.items() if sight.problem]
     if problems:
@@ -128,11 +127,7 @@ def tell_sight(workdir: str, candidates: Sequence[Mapping[str, Any]]) -> Dict[st
 
 
 def read_sight(value: object) -> Sight:
-    """Read what a node tells.
-
-    Raises:
-        MessageError: it cannot be.
-    """
+    """Read what a node tells; raise MessageError if it cannot be."""
     told = _SIGHT(value, "what a node sees")
     return Sight(**{**told, "checkpoints": tuple(Copy(**one) for one in told["checkpoints"])})
 

@@ -218,7 +218,6 @@ def decide(
 
     Args:
         ends: of all attempts, the first one first.
-        limits: of the job.
         found: the checkpoint that the next attempt would start from.
         checks: what all nodes found that answered.
         seed: of the jitter; another one for each run.

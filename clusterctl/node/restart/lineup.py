@@ -106,11 +106,7 @@ def next_lineup(
 
 
 def lineup_of(job: NodeJob, without: Sequence[str], joined: Sequence[Seat] = ()) -> Lineup:
-    """Return who takes part in the attempt after a job's if some nodes are left out, or join.
-
-    Raises:
-        NoLineupError: as `next_lineup`, or the nodes of this run are fixed.
-    """
+    """Return who takes part in the attempt after a job's if some nodes are left out, or join."""
     spares = job.get("spares") or []
     nodes = [one for one in (job["master"]["node"], *job["workers"]) if one not in spares]
     lineup = job.get("lineup")

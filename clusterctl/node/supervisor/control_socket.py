@@ -33,11 +33,7 @@ class ControlSocket:
     """The lock, held: a process that connects to it asks its supervisor."""
 
     def __init__(self, name: str, held: Sequence[int] = ()) -> None:
-        """Take the lock; `held` are its sockets, if another process has left them to this one.
-
-        Raises:
-            OSError: EADDRINUSE: it is held.
-        """
+        """Take the lock, or `held`, sockets that another process left us; OSError if it is held."""
         self._sockets: List[socket.socket] = [socket.socket(fileno=each) for each in held]
         for own in self._sockets:
             own.setblocking(False)

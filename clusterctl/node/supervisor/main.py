@@ -118,11 +118,7 @@ def own_job(start: Dict[str, Any]) -> NodeJob:
 def start_supervisor(
     paths: NodePaths, start: Dict[str, Any], held: List[int]
 ) -> Tuple[Supervisor, ControlSocket]:
-    """Take the lock, unless its sockets are held, and start the job.
-
-    Raises:
-        OperationError: `busy`, `stopped`, `state-folder`, `link` or `exec`.
-    """
+    """Take the lock, unless its sockets are held, and start the job."""
     job = own_job(start)
     record = RunFiles(paths)
     try:
@@ -222,9 +218,5 @@ def answer_starter(descriptor: int, head: Dict[str, Any]) -> bool:
 
 
 def write_line(descriptor: int, head: Dict[str, Any]) -> None:
-    """Write one line of JSON.
-
-    Raises:
-        OSError: the reader exited.
-    """
+    """Write one line of JSON; raise OSError if the reader exited."""
     os.write(descriptor, encode_line(head))

@@ -1,12 +1,5 @@
-"""Writes a check as a file to share: self-contained HTML, or Markdown."""
+"""Shows a check as HTML: a page to share, which needs no other file."""
 
-import re
-import shlex
-from collections.abc import Callable
-from html import escape
-from pathlib import Path
-
-from clusterctl.errors import UsageError
 from clusterctl.report.check import (
     details,
     gpus,
@@ -19,44 +12,8 @@ from clusterctl.report.check import (
     who,
     worst,
 )
-from clusterctl.report.html.frame import escaped, framed, page, write
-from clusterctl.safe_text import strip_controls
+from clusterctl.report.html.frame import escaped, framed, page
 from clusterctl.verbs.preflight.check import CheckResult
-
-_MARKUP = re.compile(
-    r"[\\`*_{}#|~@]|\](?=[(\[:])"  # the second: what ends the words of a link or an image
-    r"|^[-+=]|(?<=^\d)[.)](?=\s)|(?<=^\d\d)[.)](?=\s)"  # lists, rules and headings
-    r"|:(?=//)|(?<=\bwww)\.",  # what GitHub makes a link of
-    re.IGNORECASE,
-)
-"""What Markdown gives meaning, apart from `&`, `<` and `>`."""
-
-Form = Callable[[CheckResult], str]
-
-
-def form_of(path: Path) -> Form:
-    """Return the format that the file's suffix asks for.
-
-    Raises:
-        UsageError: the suffix is neither .html nor .md.
-    """
-    forms: dict[str, Form] = {".html": html_page, ".htm": html_page, ".md": markdown_page}
-    form = forms.get(path.suffix.lower())
-    if form is None:
-        raise UsageError(
-            f"--report: expected a name that ends in .html or .md, found {path}",
-            hint=f"--report {shlex.quote(str(path.with_suffix('.html')))}",
-        )
-    return form
-
-
-def write_page(path: Path, result: CheckResult) -> None:
-    """Write the check in the format that the file's suffix asks for.
-
-    Raises:
-        UsageError: the suffix is neither .html nor .md, or the file cannot be written.
-    """
-    write(path, form_of(path)(result))
 
 
 def html_page(result: CheckResult) -> str:
@@ -108,51 +65,5 @@ def _changed(result: CheckResult) -> str:
     return f"<h2>{title}</h2>\n<ul>{items}</ul>\n"
 
 
-def markdown_page(result: CheckResult) -> str:
-    """Return the check as Markdown."""
-    lines = [
-        f"# clusterctl check: {_cell(result.cluster)}",
-        "",
-        f"**{_cell(verdict(result))}**",
-        "",
-    ]
-    lines += [_cell(headline(result)), ""]
-    lines += ["| rank | node | address | interface | gpus | state |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {row.rank} | {_cell(row.name)} | {_cell(row.address or '-')} | "
-        f"{_cell(row.interface or '-')} | {_cell(gpus(row))} | {row.state} |"
-        for row in result.nodes
-    ]
-    for f in problems(result):
-        lines += ["", f"## {f.status}: {f.check} ({_cell(place(f, result))})", ""]
-        lines += [_cell(f.message), ""]
-        lines += [
-            f"- {name}: {_code(text) if name == 'hint' else _cell(text)}"
-            for name, text in details(f)
-        ]
-    if result.last_good and result.last_good.changes:
-        last = result.last_good
-        lines += [
-            "",
-            f"## Changed since the last good run, {when(last.began)} ({_cell(last.run)})",
-            "",
-        ]
-        lines += [f"- {_cell(c.text())} on {_cell(who(c.nodes, result))}" for c in last.changes]
-    return "\n".join([*lines, "", _cell(summary(result)), ""])
-
-
 def _value(name: str, text: str) -> str:
     return f"<code>{escaped(text)}</code>" if name == "hint" else escaped(text)
-
-
-def _cell(text: str) -> str:
-    """Return text that cannot end its cell or start markup of its own, such as an image."""
-    return _MARKUP.sub(r"\\\g<0>", escape(_line(text), quote=False))
-
-
-def _code(text: str) -> str:
-    return f"`{_line(text).replace('`', chr(39))}`"
-
-
-def _line(text: str) -> str:
-    return " ".join(strip_controls(text).split())

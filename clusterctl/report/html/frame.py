@@ -76,11 +76,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def require_html(path: Path, flag: str) -> None:
-    """Refuse a name that says another format.
-
-    Raises:
-        UsageError: it does not end in .html.
-    """
+    """Refuse a name that says another format."""
     if path.suffix.lower() not in {".html", ".htm"}:
         raise UsageError(
             f"{flag}: expected a name that ends in .html, found {path}",
@@ -89,11 +85,7 @@ def require_html(path: Path, flag: str) -> None:
 
 
 def write(path: Path, document: str) -> None:
-    """Write a page, or another report.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+    """Write a page, or another report; raise UsageError if it cannot be written."""
     try:
         write_named(path, document.encode("utf-8", "backslashreplace"))
     except OSError as error:

@@ -24,11 +24,7 @@ def line_plot(
     """Return the plot with its title; empty if no curve has two points.
 
     Args:
-        title: what is plotted.
         curves: by the names of the runs; those beyond the colors repeat them, with dashes.
-        shape: writes a value.
-        x_shape: writes a place.
-        zero: the axis begins at 0.
     """
     shown = {
         name: [(x, y) for x, y in curve if math.isfinite(x) and math.isfinite(y)]

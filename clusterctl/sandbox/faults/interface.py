@@ -40,21 +40,13 @@ class Place:
         return self.backend.layout.host(self.host.name)
 
     def port(self) -> int:
-        """Return the value as a port.
-
-        Raises:
-            UsageError: it is none.
-        """
+        """Return the value as a port; raise UsageError if it is none."""
         if not self.value.isdigit() or not 0 < int(self.value) <= HIGHEST_PORT:
             raise UsageError(f"port: expected 1 to {HIGHEST_PORT}, found {self.value!r}")
         return int(self.value)
 
     def run(self, argv: list[str], text: str = "") -> None:
-        """Run a command on the host.
-
-        Raises:
-            ClusterError: it failed.
-        """
+        """Run a command on the host; raise ClusterError if it failed."""
         done = self._run(argv, text)
         if done.returncode:
             what = " ".join(argv)

@@ -26,11 +26,7 @@ class ActiveFault:
 
 
 def find(kind: str, node: str = "NODE") -> Fault:
-    """Return the fault of this name; `node` is for the hint.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the fault of this name; `node` is for the hint."""
     if kind in FAULTS:
         return FAULTS[kind]
     near = get_close_matches(kind, FAULTS, n=1)
@@ -54,11 +50,7 @@ def _write(layout: Layout, faults: list[ActiveFault]) -> None:
 
 
 def inject(layout: Layout, fault: Fault, place: Place) -> ActiveFault:
-    """Inject a fault; record it first, because a failure may leave half of it.
-
-    Raises:
-        UsageError: this backend's hosts cannot have it, or not with this value; nothing was done.
-    """
+    """Inject a fault; record it first, because a failure may leave half of it."""
     if place.backend.name == "loopback" and not fault.loopback:
         raise UsageError(
             f"{fault.kind}: hosts of the loopback backend cannot have it",

@@ -117,11 +117,7 @@ class ControlFolder:
 
     @property
     def path(self) -> Path:
-        """The folder.
-
-        Raises:
-            NodeError: it is closed; its verb was interrupted meanwhile.
-        """
+        """The folder; raise NodeError if it is closed; its verb was interrupted meanwhile."""
         with self._lock:
             if self._closed:
                 raise NodeError("lost", "connect", "the connections of this command are closed")
@@ -172,11 +168,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove a folder with nothing but sockets that waited for an rsync.
-
-    Raises:
-        OSError: it is not ours, not a folder, or not empty.
-    """
+    """Remove a folder with nothing but sockets that waited for an rsync; else OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_uid != os.getuid():
@@ -217,7 +209,6 @@ class ControlMaster:
 
         Args:
             options: of `ssh`, besides those that every master has.
-            timeouts: the limits.
             token: the file of a key that wants a touch; without a terminal ssh asks for none.
 
         Raises:

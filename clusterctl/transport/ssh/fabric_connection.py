@@ -38,11 +38,7 @@ class SharedFabricConnection(_NodeConnection):
         object.__setattr__(self, "_connect", connect)
 
     def open(self) -> None:
-        """Use the pool's connection; a new one if it broke.
-
-        Raises:
-            CouldNotTell: the node cannot be reached.
-        """
+        """Use the pool's connection, a new one if it broke; CouldNotTell without an answer."""
         # Fabric must never connect by itself, for it trusts any host key.
         if self.is_connected:
             return
@@ -82,11 +78,7 @@ class LocalFabricConnection(_NodeConnection):
         """There is nothing to close."""
 
     def sftp(self) -> paramiko.SFTPClient:
-        """Refuse to copy files.
-
-        Raises:
-            UsageError: always.
-        """
+        """Refuse to copy files."""
         raise UsageError(f"{self.host}: is this machine, to which no files are copied")
 
     def _remote_runner(self) -> Runner:

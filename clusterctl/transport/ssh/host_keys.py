@@ -138,11 +138,7 @@ class UnknownKey:
         return f"{self.name}: {self.key_type} {fingerprint(self.blob)}"
 
     def accept(self, cluster: str) -> None:
-        """Record exactly this key for a cluster; another one is still refused.
-
-        Raises:
-            ClusterError: the file cannot be written.
-        """
+        """Record exactly this key for a cluster; another one is still refused."""
         file = own_file(cluster)
         try:
             record(file, self.name, self.key_type, self.blob)
@@ -180,11 +176,7 @@ class HostKeyVerifier:
         return tuple(dict.fromkeys(types))
 
     def check(self, endpoint: Endpoint, key_type: str, blob: bytes) -> None:
-        """Accept a host's key, or not.
-
-        Raises:
-            NodeError: it is unknown, changed or revoked.
-        """
+        """Accept a host's key, or not; raise NodeError if it is unknown, changed or revoked."""
         name = known_name(endpoint.key_name, endpoint.port)
         shown = f"{key_type} {fingerprint(blob)}"
         for path in endpoint.revoked:

@@ -155,11 +155,7 @@ class JumpHosts:
             self._opened = {j: one for j, one in self._opened.items() if isinstance(one, JumpHost)}
 
     def open(self, jump: str, identity: Path | None) -> JumpHost:
-        """Log in to jump hosts, each through the one before it, and return the last.
-
-        Raises:
-            NodeError: one of them cannot be reached.
-        """
+        """Log in to jump hosts, each through the one before; return the last; else NodeError."""
         return self._open(self._whole(jump), identity)
 
     def _whole(self, jump: str) -> str:
@@ -215,11 +211,7 @@ class JumpHosts:
         return JumpHost(jump=jump, master=master)
 
     def opened_by_person(self, host: Node) -> ControlMaster | None:
-        """Return the connection to a host that the person has open; None if there is none.
-
-        Raises:
-            NodeError: ssh_config cannot be used.
-        """
+        """Return the connection to a host that the person has open; None if there is none."""
         path = self._resolver.control_path(host)
         if path is None:
             return None
@@ -234,11 +226,7 @@ class JumpHosts:
         name: str,
         through: JumpHost | None,
     ) -> ControlMaster:
-        """Have OpenSSH log in to a host.
-
-        Raises:
-            NodeError: it could not be reached, or did not let us in.
-        """
+        """Have OpenSSH log in to a host; raise NodeError if it did not let us in."""
         options = [*self._verifier.openssh_options(endpoint), *options]
         if through is not None:
             options += ["-o", f"ProxyCommand={through.proxy_command}"]

@@ -66,11 +66,7 @@ class ParamikoConnector:
     def connect(
         self, node: Node, endpoint: Endpoint, in_turn: InTurn, dial: Callable[[], socket.socket]
     ) -> ParamikoConnection:
-        """Connect, check the host's key, log in.
-
-        Raises:
-            NodeError: it could not be reached, or did not let us in.
-        """
+        """Connect, check the host's key, log in; raise NodeError if one of these failed."""
         offer = self.keyring.offer(endpoint)
 
         def log_in(turn: Turn) -> ParamikoConnection:
@@ -199,7 +195,6 @@ class LoginHandler(AuthHandler):
         """Send one request for a login; return what else the server asks for.
 
         Args:
-            begin: sends it.
             touch: what the person may have to do meanwhile.
 
         Raises:

@@ -142,11 +142,7 @@ class SshConfigResolver:
             self._grouped = False
 
     def resolve(self, node: Node) -> Endpoint:
-        """Return where and how the node is reached.
-
-        Raises:
-            NodeError: ssh_config cannot be used.
-        """
+        """Return where and how the node is reached; NodeError if ssh_config cannot be used."""
         if self._ssh is None:
             with self._lock:
                 if not self._warned:
@@ -156,11 +152,7 @@ class SshConfigResolver:
         return endpoint(node, self._settings(node.host, node.ssh.user, node.ssh.port))
 
     def control_path(self, node: Node) -> Path | None:
-        """Return a host's ControlPath; its tokens are expanded, so no two hosts share an answer.
-
-        Raises:
-            NodeError: ssh_config cannot be used.
-        """
+        """Return a host's ControlPath, its tokens expanded: no two hosts share an answer."""
         asked = node.host, node.ssh.user, node.ssh.port
         if self._ssh is None or not _one(self._settings(*asked), "controlpath"):
             return None
@@ -232,11 +224,7 @@ class SshConfigResolver:
 
 
 def endpoint(node: Node, settings: Settings) -> Endpoint:
-    """Lay the inventory's settings over those of ssh_config.
-
-    Raises:
-        NodeError: a number is none, as with another program that is called ssh.
-    """
+    """Lay the inventory's settings over those of ssh_config; NodeError for a bad number."""
     one = partial(_one, settings)
     if node.ssh.jump is not None:
         jump, proxy_command = (None if node.ssh.jump == "none" else node.ssh.jump), None

@@ -79,11 +79,7 @@ class BatchJobs:
         return sorted(filter(None, found), key=lambda batch: batch.began, reverse=True)
 
     def find(self, run: str, *, part: bool = True) -> BatchJob | None:
-        """Return the batch job of the run that a word means, as `pick_run` has it.
-
-        Raises:
-            SeveralRuns: it is a part of several.
-        """
+        """Return the batch job that a word means, as `pick_run` has it; SeveralRuns if several."""
         wanted = self._records.resolve(run, part=part)
         found = (self._read(path) for path in self._records.root.glob(f"*/{wanted}/{FILE}"))
         return next(filter(None, found), None) if wanted else None

@@ -62,11 +62,7 @@ def parse_job(text: str) -> SlurmState:
 
 
 def ask(job: str) -> SlurmState:
-    """Return the state of a job.
-
-    Raises:
-        CouldNotTell: Slurm did not answer.
-    """
+    """Return the state of a job."""
     done = _run(["scontrol", "--oneliner", "show", "job", job])
     if done.returncode == 0:
         return parse_job(done.stdout)
@@ -76,11 +72,7 @@ def ask(job: str) -> SlurmState:
 
 
 def submit(argv: Sequence[str]) -> str:
-    """Submit a job; return its id.
-
-    Raises:
-        ClusterError: Slurm refused it, or did not answer.
-    """
+    """Submit a job; return its id."""
     done = _run(argv)
     # `--parsable` prints `JOB` or `JOB;CLUSTER`.
     found = _ID.match(done.stdout.strip())
@@ -90,11 +82,7 @@ def submit(argv: Sequence[str]) -> str:
 
 
 def cancel(job: str) -> None:
-    """Ask Slurm to end a job; one that has ended is well.
-
-    Raises:
-        ClusterError: Slurm refused, or did not answer.
-    """
+    """Ask Slurm to end a job; one that has ended is well."""
     done = _run(["scancel", job])
     if done.returncode and _UNKNOWN not in done.stderr:
         raise ClusterError(f"Slurm job {job}: {_words(done)}", hint=f"scancel {job}")

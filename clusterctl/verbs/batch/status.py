@@ -74,21 +74,13 @@ def batch_runs(records: Records, cluster: str) -> RunList:
 
 
 def cancel(batch: BatchJob) -> SlurmState:
-    """Let Slurm end a job, and wait until it has.
-
-    Raises:
-        ClusterError: it has not ended in time, or Slurm refused.
-    """
+    """Let Slurm end a job; raise ClusterError if it refuses, or that takes too long."""
     slurm.cancel(batch.job)
     return wait_until_ended(batch, ENDED_SECONDS)
 
 
 def wait_until_ended(batch: BatchJob, seconds: float) -> SlurmState:
-    """Wait for the end of a job.
-
-    Raises:
-        ClusterError: it has not ended in time.
-    """
+    """Wait for the end of a job; raise ClusterError if it has not ended in time."""
     until = time.monotonic() + seconds
     while (state := slurm.ask(batch.job)).phase != "ended" or state.state == "COMPLETING":
         if time.monotonic() > until:

@@ -39,9 +39,6 @@ def plan_submission(
         words: of clusterctl's command line, the verb first.
         records: they know the run's folder.
         nodes: how many, instead of the inventory's number.
-
-    Raises:
-        UsageError: nothing says how many nodes the job gets.
     """
     options = dict(cluster.job.slurm)
     if nodes is not None:
@@ -74,11 +71,7 @@ def plan_submission(
 def submit(
     cluster: Cluster, submission: Submission, jobs: BatchJobs, *, command: Sequence[str], name: str
 ) -> BatchJob:
-    """Write the script, submit it, and keep what was submitted.
-
-    Raises:
-        ClusterError: Slurm refused it, or its files cannot be written.
-    """
+    """Write the script, submit it, and keep what was submitted."""
     folder = submission.folder
     try:
         make_private(folder.parent.parent, folder.parent, folder)

@@ -78,10 +78,6 @@ def require_fit(seen: Copies, cluster: Cluster) -> list[str]:
 
 
 def path_for_job(seen: Copies, cluster: Cluster) -> str:
-    """Return the path by which the job finds it on every node, absolute if all have the same.
-
-    Raises:
-        Unfit: there is no such path.
-    """
+    """Return the path of it on every node, absolute if all have the same; raise Unfit for none."""
     workdirs = {node.name: node.workdir or "" for node in cluster.nodes}
     return copies.path_for_job({node: one.path for node, one in seen.items()}, workdirs)

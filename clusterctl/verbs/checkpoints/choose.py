@@ -52,7 +52,6 @@ def choose_checkpoint(
         which: `latest`, or a path: absolute, or relative to workdir or the checkpoints' folder.
         history: the run to resume, and those that it resumes: `latest` is one of theirs.
         ranks: node → the ranks that it will run, if that is known.
-        emit: called with each event.
 
     Raises:
         LaunchRefused: there is none, the path asked for is unfit, or a node did not answer.
@@ -255,11 +254,7 @@ class ListedCheckpoint:
 def list_checkpoints(
     nodes: Nodes, cluster: Cluster, history: History, *, emit: Emit
 ) -> tuple[ListedCheckpoint, ...]:
-    """List the checkpoints of a history, the newest first; nothing is read to its end.
-
-    Raises:
-        LaunchRefused: a node did not answer.
-    """
+    """List a history's checkpoints, the newest first, unread; LaunchRefused for a silent node."""
     if not cluster.job.checkpoints:
         return ()
     history = with_other_runs(nodes, cluster, history)

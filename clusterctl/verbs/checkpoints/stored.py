@@ -22,11 +22,7 @@ def is_url(which: str) -> bool:
 
 
 def stored_checkpoint(url: str, command: tuple[str, ...]) -> ChosenCheckpoint:
-    """Return the checkpoint that a URL names, for a job that downloads and verifies it itself.
-
-    Raises:
-        UsageError: nothing is known of the job, or the URL would be recorded with a password.
-    """
+    """Return the checkpoint that a URL names, for a job that downloads and verifies it itself."""
     place = url.partition("://")[2].partition("/")[0]
     if "@" in place:
         raise UsageError(

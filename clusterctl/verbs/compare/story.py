@@ -87,11 +87,8 @@ def tell_story(
     """Ask the nodes what happened, and put it together with what this machine remembers.
 
     Args:
-        nodes: where to ask.
         cluster: the nodes that ran it.
-        view: its status.
         record: of it, if there is one.
-        records: of this machine.
         metrics: where its metrics are, from the workdir; None: a `metrics.jsonl` where its
             checkpoints are, or in `out`; else what the Trainer wrote, and what it printed.
         emit: called with each event: `Progress`, `Notice`.

@@ -49,11 +49,7 @@ class DumpQuery:
     """Take none: only those that the nodes have kept."""
 
     def args(self) -> dict[str, Any]:
-        """Return the arguments of the operation.
-
-        Raises:
-            UsageError: the ranks cannot be read.
-        """
+        """Return the arguments of the operation; raise UsageError if the ranks cannot be read."""
         try:
             only = None if self.rank is None else sorted(ranks.parse_ranks(str(self.rank)))
         except ValueError as error:
@@ -215,11 +211,7 @@ def _ask(
 
 
 def write_dumps(folder: Path, result: DumpResult) -> None:
-    """Write a file for each node; only this user may read it.
-
-    Raises:
-        ClusterError: that failed.
-    """
+    """Write a file for each node; only this user may read it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for dump in result.dumps:

@@ -48,7 +48,6 @@ class HangExplainer:
         """Prepare.
 
         Args:
-            run: its name.
             take: takes the stacks; called in a thread of its own, never twice at once.
         """
         self._run, self._take = run, take

@@ -31,11 +31,7 @@ _WILD = re.compile("[*?]")
 
 
 def expand_patterns(words: Sequence[str]) -> list[str]:
-    """Return the words, each pattern replaced by the hosts that it fits.
-
-    Raises:
-        UsageError: a pattern fits none.
-    """
+    """Return the words, each pattern replaced by the hosts that it fits."""
     names: list[str] | None = None
     found: list[str] = []
     for word in words:
@@ -126,7 +122,7 @@ _COMMENTS = {
     "same_machine": "Several entries are one machine.",
 }
 _GPU_SIGNS = ("/dev/nvidiactl", "/dev/kfd")
-_GPU_TOOLS = ("nvidia-smi", "amd-smi", "rocm-smi")
+_GPU_TOOLS = ("nvidia-smi", "amd-smi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +178,6 @@ def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> D
 
     Args:
         hosts: names, addresses, ranges and patterns of ssh_config, with user and port.
-        name: of the cluster.
         identity: the private key that opens all of them; None: as ssh finds one.
 
     Raises:
@@ -294,11 +289,7 @@ def name_for(folder: Path) -> str:
 
 
 def expect_new(path: Path, *, overwrite: bool) -> None:
-    """Refuse a file that exists, before anything is asked for its sake.
-
-    Raises:
-        UsageError: it exists and is not to be overwritten.
-    """
+    """Refuse a file that exists, before anything is asked for its sake."""
     if not overwrite and os.path.lexists(path):
         named = os.environ.get(VARIABLE) == str(path)
         hint = f"{VARIABLE} names it; to write ./{DEFAULT}: unset {VARIABLE}\n" * named
@@ -307,11 +298,7 @@ def expect_new(path: Path, *, overwrite: bool) -> None:
 
 
 def write(path: Path, text: str, *, overwrite: bool) -> None:
-    """Write the file.
-
-    Raises:
-        UsageError: it exists and is not to be overwritten, or cannot be written.
-    """
+    """Write the file."""
     made = False
     try:
         if not overwrite:

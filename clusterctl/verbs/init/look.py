@@ -106,11 +106,7 @@ class _Look:
 
 
 def look(drafted: Draft, folder: str, *, accept_new: bool = False, emit: Emit) -> Looked:
-    """Look at the hosts of a draft.
-
-    Raises:
-        UnknownHostKeys: without `accept_new`, there are some.
-    """
+    """Look at the hosts of a draft; UnknownHostKeys without `accept_new`, if there are some."""
     with Pool(drafted.reachable, accept_new=accept_new) as pool:
         state = _Look(cluster=drafted.reachable)
         _connect(state, pool, emit=emit)

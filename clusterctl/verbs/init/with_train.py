@@ -29,11 +29,7 @@ def requirements() -> Iterator[str]:
 
 
 def expect_no_train(folder: Path) -> None:
-    """Refuse to touch a program that is there.
-
-    Raises:
-        UsageError: the folder has a `train` already.
-    """
+    """Refuse to touch a program that is there."""
     if (folder / NAME).exists():
         raise UsageError(
             f"--with-train: expected no {NAME} in {folder} yet, found one",
@@ -42,11 +38,7 @@ def expect_no_train(folder: Path) -> None:
 
 
 def copy_train(folder: Path) -> Path:
-    """Copy the program into a folder, with the list of its packages; return its path.
-
-    Raises:
-        ClusterError: it cannot be written.
-    """
+    """Copy the program into a folder, with the list of its packages; return its path."""
     made = folder / NAME
     try:
         shutil.copytree(program(), made, ignore=shutil.ignore_patterns("__pycache__"))

@@ -81,8 +81,6 @@ def prepare(
 
     Args:
         cluster: the nodes and the job, as they are to be launched (`effective`).
-        pool: the connections to the nodes.
-        options: how it is to be launched.
         emit: called with each event: `Checked`, `Notice`, `Progress`.
 
     Returns:
@@ -125,9 +123,6 @@ def launch(
 
     Args:
         cluster: the nodes and the job, as they are to be launched (`effective`).
-        pool: the connections to the nodes.
-        records: where the run is remembered.
-        options: how it is launched.
         emit: called with each event: `Checked`, `Synced`, `Planned`, `Started`, `Notice`,
             `Progress`.
 
@@ -187,11 +182,7 @@ def begin(
 
 
 def _validate(cluster: Cluster, options: LaunchOptions, *, emit: Emit) -> None:
-    """Refuse what could never be launched, and tell what is about to run; no node is asked.
-
-    Raises:
-        UsageError: the job or the options cannot be launched.
-    """
+    """Refuse what could never be launched, and tell what is about to run; no node is asked."""
     require_job(cluster)
     require_name(cluster.job, options.name)
     if options.sync and not options.force:
@@ -298,11 +289,7 @@ def _record(
 def _start(
     pool: Pool, records: Records, record: RunRecord, plan: Plan, *, force: bool, emit: Emit
 ) -> None:
-    """Show the plan, and start it.
-
-    Raises:
-        Interrupted: before a node was asked; the record tells that it was.
-    """
+    """Show the plan, and start it."""
     try:
         # It prints the run's name: from then on `clusterctl stop` knows it.
         emit(Planned(plan=plan))
@@ -341,11 +328,7 @@ def _stop_if_blocked(verdict: CheckResult, options: LaunchOptions) -> None:
 
 
 def refuse(findings: Sequence[Finding], verdict: CheckResult) -> None:
-    """Refuse the launch if there are findings.
-
-    Raises:
-        LaunchRefused: there are.
-    """
+    """Refuse the launch if there are findings."""
     if findings:
         # One line each: the verdict was shown before.
         nodes: dict[str, list[str]] = {}

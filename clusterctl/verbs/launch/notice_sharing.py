@@ -23,12 +23,9 @@ def notice_sharing(
     """Warn of live runs that write to the same folder, and of checkpoints that are there.
 
     Args:
-        nodes: where to ask.
         cluster: the nodes and the job as it will run.
         written: the job before `{run}` is filled in.
-        run: its id.
         resumes: the checkpoints of the run before are expected there.
-        emit: called with each event.
     """
     folder = cluster.job.checkpoints
     folders = [folder] if folder else []

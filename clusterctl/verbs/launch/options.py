@@ -46,11 +46,7 @@ class LaunchOptions:
     """`run` and `checkpoint` that it resumes, and that run's `tree` and `commit`."""
 
     def __post_init__(self) -> None:
-        """Refuse a name that no file could have, and to wait for nodes that are left out.
-
-        Raises:
-            UsageError: it is one, or they are.
-        """
+        """Refuse a name that no file could have, and to wait for nodes that are left out."""
         if self.wait and self.exclude_unhealthy:
             raise UsageError(
                 "--wait waits for busy nodes, and --exclude-unhealthy leaves them out: expected one"

@@ -46,9 +46,7 @@ def start_run(
     """Start every node's part.
 
     Args:
-        nodes: where to start it.
         cluster: the nodes of the plan.
-        plan: what to start.
         environment: the controller's own; only what `env_from` names is taken.
         resumed: of a resume, the run and the checkpoint that it resumes from.
         launched: the record of the launch, with its proof.
@@ -149,11 +147,7 @@ def _stop_hint(run: str, left: Sequence[str]) -> str | None:
 
 
 def _refuse(errors: Iterable[NodeError]) -> None:
-    """Refuse the launch if nodes did not start; those with the same error are named together.
-
-    Raises:
-        LaunchRefused: there are errors.
-    """
+    """Refuse the launch if nodes did not start; those with the same error are named together."""
     messages: dict[str, list[str]] = {}
     hints: dict[str, list[str]] = {}
     busy = False

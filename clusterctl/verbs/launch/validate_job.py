@@ -35,14 +35,7 @@ _SCRIPT_LIMIT = 1 << 20
 
 
 def require_job(cluster: Cluster) -> None:
-    """Refuse a job that no plan can be made of.
-
-    Raises:
-        UsageError: there is no command or no such launcher, the command is one itself, the
-            launcher's arguments are for other ranks or a number of nodes that the run cannot be
-            restarted with, spare nodes cannot be used, or the launcher is slurm and the nodes are
-            not those of an allocation.
-    """
+    """Refuse a job that no plan can be made of."""
     launchers.find_launcher(cluster.job.launcher)
     if cluster.job.launcher == "slurm" and cluster.nodes and cluster.slurm_job is None:
         raise UsageError(
@@ -153,12 +146,7 @@ def require_runnable(command: tuple[str, ...], source: Path) -> None:
 
 
 def require_script(cluster: Cluster, source: Path) -> None:
-    """Refuse to mirror a folder without the job's script, or a script without a place for it.
-
-    Raises:
-        UsageError: the command is a script, or the training program, that is not in the folder
-            that is synced, that no `workdir` takes to the nodes, or that needs a shell.
-    """
+    """Refuse to mirror a folder without the job's script, or a script without a place for it."""
     if cluster.job.command[:2] == ("-m", "train") and _lacks_train(cluster, source):
         raise UsageError(
             f"command: expected the program train in {source}, found none",
@@ -194,20 +182,12 @@ def _lacks_train(cluster: Cluster, source: Path) -> bool:
 
 
 def require_secrets(cluster: Cluster) -> None:
-    """Refuse to begin without the secrets that the job is given.
-
-    Raises:
-        UsageError: a variable that `env_from` names is not set here.
-    """
+    """Refuse to begin without a variable that `env_from` names."""
     _require_set("env_from", cluster.job.env_from)
 
 
 def require_variables(cluster: Cluster) -> None:
-    """Refuse to begin without those secrets, and the URLs that the run's events are posted to.
-
-    Raises:
-        UsageError: one of the variables is not set here, or `webhook_from` names no URL.
-    """
+    """Refuse to begin without those secrets, and the URLs that the run's events are posted to."""
     require_secrets(cluster)
     _require_set("webhook_from", cluster.job.webhooks)
     for name in cluster.job.webhooks:
@@ -281,11 +261,7 @@ def notice_secrets(cluster: Cluster, *, emit: Emit) -> None:
 
 
 def notice_words(cluster: Cluster, source: Path, *, force: bool, emit: Emit) -> None:
-    """Find what in the command, its scripts and its program would not be the planned ranks.
-
-    Raises:
-        UsageError: a script would certainly start another training, and `force` is not given.
-    """
+    """Find what in the command, its scripts and its program would not be the planned ranks."""
     words = own_world.words_of(cluster, lambda name: _text(source / name))
     problems = [*words.problems, *_of_programs(cluster, source, words.programs)]
     fatal = [] if force else [each for each in problems if each.fatal]

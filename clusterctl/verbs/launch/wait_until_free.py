@@ -118,11 +118,7 @@ class _Wait:
         return self.others(judge(cluster, facts, CheckOptions(only=self._checks)).findings)
 
     def until_free(self, cluster: Cluster, busy: dict[str, str]) -> None:
-        """Look now and then until no one uses the nodes; tell whom it waits for when that changes.
-
-        Raises:
-            LaunchRefused: that took too long.
-        """
+        """Look now and then until no one uses the nodes; tell whom it waits for when it changes."""
         while busy:
             self._tell(busy)
             left = self._limit - self._waited

@@ -30,7 +30,6 @@ from clusterctl.verbs.preflight.ladder import climb_ladder
 from clusterctl.verbs.preflight.local_requirements import local_requirements
 from clusterctl.verbs.preflight.rungs import rung_rows
 from clusterctl.verbs.preflight.source_folder import with_local_config, with_local_needs
-from clusterctl.verbs.preflight.speed_history import keep_speeds, with_usual
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.wire import SCHEMA, plain
 
@@ -54,8 +53,6 @@ class CheckOptions:
     """Let the job's own torch try the GPUs and the network: takes as long as torch loads."""
     quarantined: Mapping[str, Quarantined] | None = None
     """What is remembered against nodes, by name; None: it was not read."""
-    history: Path | None = None
-    """Where the speeds of earlier checks with `deep` are kept; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +191,6 @@ def check(cluster: Cluster, pool: Nodes, options: CheckOptions, *, emit: Emit) -
     if options.deep and not judge(cluster, facts, options, network).blocking:
         # What is known to be broken would only cost the whole timeout of the ladder.
         facts = climb_ladder(cluster, pool, facts, network, emit=emit)
-        if options.history:
-            facts = with_usual(facts, options.history)
-            judged = judge(cluster, facts, CheckOptions(only=("deep",)), network)
-            keep_speeds(facts, judged.findings, options.history)
     result = judge(cluster, facts, options, network)
     return replace(result, seconds=time.monotonic() - began)
 
@@ -240,7 +233,6 @@ def judge(
 
     Args:
         cluster: the nodes, and what the run needs.
-        facts: of each node.
         options: which checks to judge.
         network: what the nodes probed; None: chosen from the facts.
     """
@@ -274,11 +266,7 @@ def judge(
 
 
 def select_checks(options: CheckOptions) -> tuple[Check, ...]:
-    """Return the checks that the options ask for.
-
-    Raises:
-        UsageError: they name one that does not exist.
-    """
+    """Return the checks that the options ask for; UsageError for one that does not exist."""
     rules = every_check()
     every = {rule.id for rule in rules}
     only = _matching_ids(options.only, rules, "--only") if options.only else every
@@ -290,11 +278,7 @@ _LIST = "clusterctl check --list"
 
 
 def find_check(identity: str) -> Check:
-    """Return the check of this id.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the check of this id; raise UsageError if there is none."""
     rules = every_check()
     found = next((rule for rule in rules if rule.id == identity), None)
     if found is None:

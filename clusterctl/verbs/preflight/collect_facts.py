@@ -123,8 +123,6 @@ def collect_facts(session: FactsSession, pool: Nodes, *, emit: Emit) -> dict[str
 
     Args:
         session: of the cluster, not begun yet.
-        pool: the connections to its nodes.
-        emit: called with each event.
 
     Returns:
         The facts of every node, in the inventory's order; a node that did not answer has only

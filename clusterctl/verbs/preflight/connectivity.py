@@ -140,11 +140,7 @@ class _Probe:
 def probe_connectivity(
     session: FactsSession, facts: Mapping[str, NodeFacts], network: Network, *, emit: Emit
 ) -> dict[str, NodeFacts]:
-    """Let the nodes that answered try each other, and end their conversations.
-
-    Returns:
-        The facts, with `between` for those nodes.
-    """
+    """Let the nodes try each other, and end their talks; return the facts with `between`."""
     probe = _Probe(session=session, network=network, facts=facts)
     _exchange(probe, emit=emit)
     return {

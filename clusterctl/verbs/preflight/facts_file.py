@@ -12,11 +12,7 @@ from clusterctl.own_files import write_named
 
 
 def save_facts(path: Path, facts: Mapping[str, NodeFacts]) -> None:
-    """Write the facts.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Write the facts; raise UsageError if the file cannot be written."""
     try:
         write_named(path, json.dumps(to_document(facts), indent=1).encode() + b"\n")
     except OSError as error:
@@ -27,11 +23,7 @@ def save_facts(path: Path, facts: Mapping[str, NodeFacts]) -> None:
 
 
 def load_facts(path: Path) -> dict[str, NodeFacts]:
-    """Read facts that were saved.
-
-    Raises:
-        UsageError: the file cannot be read, or holds something else.
-    """
+    """Read facts that were saved."""
     try:
         return from_document(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -17,11 +17,7 @@ _SECONDS = 5.0
 def read_firewall_rules(
     pool: Nodes, facts: Mapping[str, NodeFacts], *, emit: Emit
 ) -> dict[str, NodeFacts]:
-    """Read the rules of both ends of each failed connection, where root may read them.
-
-    Returns:
-        The facts, with `firewall_chains` of those nodes.
-    """
+    """Read the rules of both ends of failed connections as root; return the facts with them."""
     failed = {
         end
         for node in facts.values()

@@ -37,11 +37,8 @@ def run_job_check(
 
     Args:
         cluster: the nodes, and the job.
-        pool: the connections to them.
-        facts: of each node.
         synced: the folder was made since, if it was not there.
         source: the folder that a sync would bring; None: the nodes have it.
-        emit: called with each event.
 
     Returns:
         The facts, with `job_check` where it was run.

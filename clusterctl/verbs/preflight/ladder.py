@@ -58,11 +58,7 @@ class _Climb:
 def climb_ladder(
     cluster: Cluster, pool: Nodes, facts: Mapping[str, NodeFacts], network: Network, *, emit: Emit
 ) -> dict[str, NodeFacts]:
-    """Let every node that has torch and an address take part.
-
-    Returns:
-        The facts, with what those that took part tried.
-    """
+    """Let every node with torch and an address take part; return the facts with what it tried."""
     able = [node for node in cluster.nodes if _is_able(facts[node.name], network)]
     gpus = {node.name: _gpus(facts[node.name], cluster) for node in able}
     rungs = tuple(

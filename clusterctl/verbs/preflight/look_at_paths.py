@@ -27,7 +27,6 @@ def look(nodes: Nodes, paths: Mapping[str, Iterable[str]], *, limit_s: float | N
     """Ask nodes about their paths.
 
     Args:
-        nodes: where to ask.
         paths: of each node; what they have is compared by digests.
         limit_s: longest that one path may take; None: as long as for a check.
     """

@@ -38,10 +38,8 @@ def pull(
 
     Args:
         cluster: the nodes to ask.
-        pool: the connections to them.
         here: this machine, as a node named `this machine`.
         options: what, and to where.
-        emit: called with each event.
 
     Raises:
         UsageError: a path is none.

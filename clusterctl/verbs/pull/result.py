@@ -90,11 +90,7 @@ MARK = os.fsdecode(PULLED)
 
 
 def local_names(cluster: Cluster, words: Sequence[str]) -> dict[str, str]:
-    """Return where each path goes below the folder here: as below workdir, else by its name.
-
-    Raises:
-        UsageError: a path is none, or two would go to the same place.
-    """
+    """Return where each path goes below the folder here: as below workdir, else by its name."""
     taken: dict[str, str] = {}
     for word in words:
         name = _local_name(cluster.nodes, word) if word and "\0" not in word else ""
@@ -117,11 +113,7 @@ def _local_name(nodes: Sequence[Node], word: str) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder that gets what is pulled; a new one is kept out of git and of `sync`.
-
-    Raises:
-        ClusterError: it cannot be made.
-    """
+    """Make the folder that gets what is pulled; a new one is kept out of git and of `sync`."""
     if path.is_dir():
         return
     try:

@@ -17,11 +17,7 @@ MANIFEST_LIMIT = 48 * 1024 * 1024
 def list_source(
     source: Source, pool: Nodes, shown: str, *, leave_out: bool, emit: Emit
 ) -> tuple[Manifest, bytes]:
-    """Have the source hash a path; return what it has, and the list as nodes are sent it.
-
-    Raises:
-        ClusterError: the source cannot be read.
-    """
+    """Have the source hash a path; return what it has, and the list as nodes are sent it."""
     args = {"path": source.path, "leave_out": leave_out}
     request = Request(op="push-list", args=args, body_limit=MANIFEST_LIMIT)
     size = source.facts.size or 0

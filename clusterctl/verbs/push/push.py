@@ -34,10 +34,8 @@ def push(
 
     Args:
         cluster: the nodes that are to have them; one that is left out may be the source.
-        pool: the connections to the nodes.
         here: this machine, as a node named `this machine`.
         options: what, and from where.
-        emit: called with each event.
 
     Raises:
         UsageError: there is nothing to push, or a path is none.

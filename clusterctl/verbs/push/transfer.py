@@ -79,7 +79,6 @@ class Transfer:
         """Bring the path to these nodes.
 
         Args:
-            names: the nodes.
             manifest: what `describe` returned; empty: it is called here.
 
         Raises:
@@ -124,11 +123,7 @@ class Transfer:
         self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
 
     def describe(self) -> bytes:
-        """Have the source hash the path; return its manifest.
-
-        Raises:
-            ClusterError: the source cannot be read.
-        """
+        """Have the source hash the path; return its manifest, or raise ClusterError."""
         listed, manifest = list_source(
             self.source, self.source_pool, self.wanted.shown, leave_out=self.pulls, emit=self.emit
         )

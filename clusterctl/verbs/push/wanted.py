@@ -26,11 +26,7 @@ class Source:
 
 
 def split_path(text: str) -> tuple[str, str]:
-    """Return where a path is and where it is to be: `PATH`, or `LOCAL:REMOTE`.
-
-    Raises:
-        UsageError: it is empty, or REMOTE is not an absolute path.
-    """
+    """Return where a path is and where it is to be: `PATH`, or `LOCAL:REMOTE`."""
     found = re.fullmatch(r"(.+?):([/~].*)", text, flags=re.DOTALL)
     local, remote = (found[1], found[2]) if found else (text, text)
     if not text or "\0" in text:
@@ -55,9 +51,6 @@ def wanted_paths(
         words: paths of this machine; of `source`, if that is given.
         to: the folder on the nodes that gets them; a relative one is in workdir.
         source: the node that has them; a relative path of a node is in workdir.
-
-    Raises:
-        UsageError: there is nothing to push, or two places for it.
     """
     nodes = (*cluster.nodes, *cluster.left_out)
     if to is not None and (not to or not words):
@@ -95,11 +88,7 @@ def wanted_paths(
 def choose_source(
     wanted: WantedPath, seen: Mapping[str, PathFacts], *, named: str | None
 ) -> Source:
-    """Choose the copy that the nodes get.
-
-    Raises:
-        ClusterError: no node has all of it, or the nodes' copies differ.
-    """
+    """Choose the copy that the nodes get."""
 
     def source(name: str) -> Source:
         path = wanted.here if name == HERE else wanted.sources[name]

@@ -29,11 +29,7 @@ MOST_BYTES = 16 << 20
 
 
 def read_entries(root: Path) -> Entries:
-    """Return all entries; none if there is no file.
-
-    Raises:
-        ClusterError: the file cannot be read.
-    """
+    """Return all entries, none without a file; ClusterError if it cannot be read."""
     path = root / FILE
     try:
         with path.open("rb") as file:
@@ -61,11 +57,7 @@ def read_entries(root: Path) -> Entries:
 
 
 def change_entries(root: Path, change: Callable[[Entries], Entries]) -> Entries:
-    """Replace the entries by what `change` makes of them; return those.
-
-    Raises:
-        ClusterError: the file cannot be read or written.
-    """
+    """Replace the entries by what `change` makes of them; return those."""
     path = root / FILE
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
     try:

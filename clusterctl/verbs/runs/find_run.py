@@ -90,13 +90,7 @@ def find_named(found: Discovered, word: str, recorded: Mapping[str, str], *, par
 
 
 def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
-    """Return the only live run, else the newest known one.
-
-    Raises:
-        SeveralLive: several runs are live.
-        CouldNotTell: no run is known, and not every node answered.
-        ClusterError: no run is known.
-    """
+    """Return the only live run, else the newest known one."""
     live = [view for view in found.runs if view.live]
     if len(live) > 1:
         raise SeveralLive(live)
@@ -128,12 +122,7 @@ def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -
 
 
 def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
-    """Return the cluster with the nodes that have a part of a run, or may, without its command.
-
-    Raises:
-        CouldNotTell: no node knows the run, and not every node answered.
-        ClusterError: no node knows the run.
-    """
+    """Return the cluster with the nodes that have a part of a run, or may, without its command."""
     view = next((view for view in found.runs if view.run == run), None)
     if view is not None:
         return _without_command(cluster, [answer.node for answer in view.nodes])

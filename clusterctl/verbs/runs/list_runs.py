@@ -112,8 +112,6 @@ def runs(
     """List the runs that the records or the nodes know.
 
     Args:
-        nodes: of the cluster.
-        records: of this machine.
         see: called with the record of each run that has one, and with what its nodes tell of it.
         rebuild: write a record of each run that only the nodes know, or that is unverified yet.
     """
@@ -247,7 +245,6 @@ def recorded_line(record: RunRecord, view: RunStatus | None, end: RunEnd | None)
     """Return the line of a run with a record.
 
     Args:
-        record: of the run.
         view: what its nodes say; None: they were not asked, or know nothing.
         end: how it ended, as this machine remembers it.
     """
@@ -338,11 +335,7 @@ class RunFilter:
     """It failed, was lost, or its launch was refused."""
 
     def pick(self, listed: RunList) -> RunList:
-        """Return the list without other runs.
-
-        Raises:
-            UsageError: a condition cannot be read.
-        """
+        """Return the list without other runs; raise UsageError if a condition cannot be read."""
         since = None if self.since is None else moment(self.since, time.time())
         try:
             nodes = None if self.nodes is None else frozenset(expand_hosts(self.nodes))

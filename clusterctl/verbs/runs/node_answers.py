@@ -26,11 +26,7 @@ from clusterctl.wire import Message
 
 
 def node_answers(nodes: Nodes, run: str, cluster: Cluster, *, emit: Emit) -> RunStatus:
-    """Ask every node for its part, and no more than that.
-
-    Emits:
-        `Progress`.
-    """
+    """Ask every node for its part, and no more than that; emit `Progress`."""
     node_runs: dict[str, NodeRun] = {}
     errors: dict[str, NodeError] = {}
     asked = cluster.nodes

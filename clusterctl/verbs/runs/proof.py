@@ -40,7 +40,6 @@ def prove(record: RunRecord, plan: Plan, root: Path) -> dict[str, str]:
     """Return what each node keeps of a run's record, with the proof that it is unchanged.
 
     Args:
-        record: of the launch.
         plan: what is started; of its nodes only the master's place is kept.
         root: the folder of this machine's records, which has the key.
 
@@ -100,20 +99,12 @@ def _bytes(text: str) -> bytes:
 
 
 def has_key(root: Path) -> bool:
-    """Tell whether this machine has launched anything, and so can prove it.
-
-    Raises:
-        ClusterError: the key cannot be read.
-    """
+    """Tell whether this machine can prove launches; ClusterError if its key cannot be read."""
     return _read_key(root) is not None
 
 
 def require_key(root: Path) -> bytes:
-    """Return this machine's key; the first launch makes it.
-
-    Raises:
-        ClusterError: it cannot be read or made.
-    """
+    """Return this machine's key; the first launch makes it."""
     key = _read_key(root)
     if key is not None:
         return key
@@ -138,11 +129,7 @@ def require_key(root: Path) -> bytes:
 
 
 def _read_key(root: Path) -> bytes | None:
-    """Return this machine's key; None if it has launched nothing yet.
-
-    Raises:
-        ClusterError: it cannot be read, is damaged, or others can read it.
-    """
+    """Return this machine's key, None before the first launch; ClusterError if it is not safe."""
     path = root / KEY_FILE
     until = time.monotonic() + _WRITING_SECONDS
     while True:

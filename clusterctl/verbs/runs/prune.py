@@ -78,8 +78,6 @@ def prunable(
     """Find all but the newest ended runs of the cluster.
 
     Args:
-        nodes: of the cluster.
-        records: of this machine.
         keep: how many of the ended runs stay.
         every: also those with a name, and those of the last day.
         only: the ids of the runs to choose from; None: all.

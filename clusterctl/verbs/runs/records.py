@@ -88,11 +88,7 @@ class RunRecord:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `document` gave, this version or another one.
-
-        Raises:
-            ValueError: it is damaged.
-        """
+        """Read what `document` gave, this version or another one."""
         record: Self = from_json(cls, document, "record")
         if not record.cluster.nodes:
             raise ValueError("expected a run's record, found one without nodes")
@@ -123,11 +119,7 @@ class Records:
     def write(
         self, record: RunRecord, *, diff: str = "", facts: Mapping[str, Any] | None = None
     ) -> Path:
-        """Write a record, and what `facts` gives back later; return its folder.
-
-        Raises:
-            ClusterError: it cannot be written.
-        """
+        """Write a record, and what `facts` gives back later; return its folder."""
         folder = self.folder(record.cluster.name, record.run)
         try:
             make_private(self.root, folder.parent, folder)
@@ -155,11 +147,7 @@ class Records:
         return record if run_id.is_word(run) else None
 
     def find(self, word: str, *, part: bool = True) -> RunRecord | None:
-        """Return the record of the run that a word means, as `resolve` has it.
-
-        Raises:
-            SeveralRuns: it is a part of several.
-        """
+        """Return the record that a word means, as `resolve` has it; SeveralRuns if several."""
         run = self.resolve(word, part=part)
         return self.with_id(run) if run else None
 
@@ -280,11 +268,7 @@ class Records:
         return _read(self.folder(record.cluster.name, record.run) / "facts.json")
 
     def remove(self, cluster: str, run: str) -> None:
-        """Delete the record of a run, if there is one.
-
-        Raises:
-            ClusterError: its folder cannot be deleted.
-        """
+        """Delete the record of a run, if there is one."""
         folder = self.folder(cluster, run)
         if folder not in self._folders():
             return  # a name with `..` must not lead elsewhere

@@ -37,9 +37,6 @@ def pick_run(word: str, known: Mapping[str, str], *, part: bool = True) -> str |
         word: an id, else a name (of the newest run that has it), else a part of an id or name.
         known: the user's name of each run, empty if it has none; the newest run first.
         part: of parts, more than the end of an id counts.
-
-    Raises:
-        SeveralRuns: it is a part of several.
     """
     if word in known:
         return word
@@ -58,11 +55,7 @@ def pick_run(word: str, known: Mapping[str, str], *, part: bool = True) -> str |
 
 
 def refuse_part(word: str, known: Mapping[str, str]) -> None:
-    """Refuse a word that means no run, but is a part of a run's id or name.
-
-    Raises:
-        SeveralRuns: it is.
-    """
+    """Refuse a word that means no run, but is a part of a run's id or name."""
     found = _with_part(word, known)
     if found and pick_run(word, known, part=False) is None:
         raise SeveralRuns(word, found, "a whole id or name, or the end of an id")

@@ -69,7 +69,6 @@ class RunLog:
         """Start with nothing read.
 
         Args:
-            run: its id.
             cluster: the nodes that run it.
             judged: the first cause will be asked for.
             events_only: the nodes are asked for no log.

@@ -12,7 +12,6 @@ def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
     """Return the command: a resume if the job names its checkpoints, else a launch as it was.
 
     Args:
-        run: its id.
         cluster: the run's nodes and job.
         *picks: the nodes, such as `--exclude gpu2`: of the run's own, not of all the inventory's.
         name: the user's name of the run.

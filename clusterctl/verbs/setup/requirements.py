@@ -27,11 +27,7 @@ class Requirements:
 
 
 def read_requirements(given: Path | None, folder: Path) -> Requirements:
-    """Read the file that is given, else the first of NAMES in the folder.
-
-    Raises:
-        UsageError: there is none, or it names what only this machine has.
-    """
+    """Read the file that is given, else the first of NAMES in the folder."""
     source = given or next((folder / name for name in NAMES if (folder / name).exists()), None)
     if source is None:
         raise UsageError(
@@ -156,11 +152,7 @@ def platforms(arch: str, glibc: str) -> tuple[str, ...]:
 def download(
     requirements: Requirements, python: str, tags: tuple[str, ...], folder: Path
 ) -> tuple[Path, ...]:
-    """Download the wheels of the requirements and of all that these need.
-
-    Raises:
-        ClusterError: one cannot be had, with pip's last lines.
-    """
+    """Download the wheels of the requirements and of all that these need."""
     file = folder / "requirements.txt"
     file.write_text(requirements.text)
     place = folder / "wheels"

@@ -147,11 +147,7 @@ def setup(
 
 
 def venv_of(node: Node) -> str:
-    """Return the folder of the environment whose interpreter `python:` names.
-
-    Raises:
-        UsageError: it names none.
-    """
+    """Return the folder of the environment whose interpreter `python:` names."""
     folder, name = posixpath.split(node.python or "")
     if posixpath.basename(folder) != "bin" or not name.startswith("python"):
         example = posixpath.join(node.workdir or "/workspace/project", ".venv/bin/python")

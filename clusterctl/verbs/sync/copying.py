@@ -110,7 +110,6 @@ def reported(
         replies: as they come.
         copying: returns what is copied once the nodes have agreed.
         moved: the bytes that each node was sent.
-        emit: called with each event.
     """
     announced = False
     for reply in with_ticks(iter(replies), TICK_SECONDS):
@@ -124,11 +123,7 @@ def reported(
 
 
 def checkpoints_in(cluster: Cluster, source: Path) -> list[str]:
-    """Return where runs write, relative to the folder: never part of the code.
-
-    Raises:
-        UsageError: that may be any folder in it.
-    """
+    """Return where runs write, relative to the folder; UsageError if that may be any folder."""
     path = Path(cluster.job.checkpoints or "")
     for base in (source, *(Path(node.workdir) for node in cluster.nodes if node.workdir)):
         if path.is_relative_to(base):

@@ -83,7 +83,6 @@ def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync], *, emi
     Args:
         kept: by node, files that are no longer synced, but still in the folder here.
         nodes: what was done on each.
-        emit: called with each event.
     """
     alike: dict[str, list[str]] = {}
     for name, paths in kept.items():

@@ -26,7 +26,6 @@ from tests.fake_pool import FakeCall
 CHECKS = Path(__file__).parents[2] / "checks"
 OURS = str(Path(connectivity.__file__).parents[2])
 CASES = (
-    "deep.history/as-before.json",
     "network.proxy/same.json",
     "node.cpus/container.json",
     "node.kernel-settings/governor.json",

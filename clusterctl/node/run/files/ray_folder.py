@@ -20,11 +20,7 @@ KEPT = "logs"
 
 
 def make(run_folder: str) -> str:
-    """Make the folder and its short name, and return that.
-
-    Raises:
-        OSError: one of them cannot be made.
-    """
+    """Make the folder and its short name, and return that; OSError if one cannot be made."""
     import tempfile  # noqa: PLC0415  (start-up counts)
 
     folder = os.path.join(run_folder, "ray")
@@ -50,11 +46,7 @@ def keep_fresh(run_folder: str) -> None:
 
 
 def _own_private(run_folder: str) -> str:
-    """Return the private folder.
-
-    Raises:
-        OSError: there is none, or what is there now is not ours.
-    """
+    """Return the private folder; raise OSError if there is none, or it is not ours."""
     private = os.readlink(_private(run_folder))
     seen = os.lstat(private)
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():

@@ -94,11 +94,7 @@ class RunFiles:
         return found[max(0, self.begins_at(log) - begin) :]
 
     def reserve_space(self) -> None:
-        """Set room aside for the end.
-
-        Raises:
-            OSError: there is none even now.
-        """
+        """Set room aside for the end; raise OSError if there is none even now."""
         descriptor = os.open(self.paths.reserve, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, RESERVE)
@@ -218,13 +214,7 @@ class RunFiles:
 
 
 def append_whole(path: str, data: bytes) -> int:
-    """Append all of it or nothing: a line cut by a full disk would spoil the next.
-
-    Returns the file's size.
-
-    Raises:
-        OSError: it was not written.
-    """
+    """Append all of it or nothing, since a cut line spoils the next; return the file's size."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         size = os.fstat(descriptor).st_size

@@ -112,11 +112,7 @@ class NodePaths:
         return ""
 
     def create(self) -> None:
-        """Make the folder, new; every clusterctl folder on the way is this user's alone.
-
-        Raises:
-            OperationError: `state-folder`: it cannot be made, is another's, or is there already.
-        """
+        """Make the folder, new; every clusterctl folder on the way is this user's alone."""
         *parents, _ = self._levels()
         try:
             make_private(*parents)

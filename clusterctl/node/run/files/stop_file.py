@@ -17,11 +17,7 @@ LIMIT_SECONDS = 1.0
 
 
 def create(workdir: str, name: Optional[str]) -> str:
-    """Make the file; return its path if it is new, and so ours to remove.
-
-    Raises:
-        OSError: it is not in workdir, cannot be made, or its filesystem does not answer.
-    """
+    """Make the file; return its path if it is new, and so ours to remove."""
     if name is None:
         return ""
     if os.path.isabs(name) or ".." in name.split("/"):

@@ -28,8 +28,6 @@ def join(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: `cluster`, `run`, `node`, perhaps `state`; `joins`: the node; `asks`: only tell
             whether it may; `withdraws`: expect it no longer.
-        body: unused.
-        channel: unused: there is one answer.
 
     Returns:
         `job`: of the master; unless it only asks `node_rank`, `nodes`, `link_port`, and in the

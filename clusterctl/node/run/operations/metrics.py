@@ -29,8 +29,6 @@ def metrics(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     Args:
         args: `workdir`, and `paths` from there: files, or folders that may have a `metrics.jsonl`;
             with `printed`, also `cluster`, `run`, `node` and perhaps `state`.
-        body: unused.
-        channel: unused.
     """
     del body, channel
     workdir = os.path.expanduser(args.get("workdir") or ".")

@@ -30,7 +30,6 @@ def other_metrics(paths: NodePaths, folders: Sequence[str]) -> Tuple[str, List[b
     """Return the file that the losses are from, and lines as metrics.jsonl has them.
 
     Args:
-        paths: of the run.
         folders: where the Trainer of transformers may have written its state.
     """
     logs = paths.logs()[1:2]

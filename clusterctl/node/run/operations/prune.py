@@ -20,8 +20,6 @@ def prune(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Args:
         args: `cluster`, `node`, perhaps `state`; `runs`: their ids.
-        body: unused.
-        channel: unused: there is one answer.
 
     Returns:
         `removed`: the runs of which nothing is here any more; `kept`: run → why it is.

@@ -19,15 +19,7 @@ WAIT_HINT = "the same command again once `clusterctl status %s` shows that its p
 
 
 def require_ended(job: NodeJob) -> int:
-    """Verify that the node's earlier part of the run is over, and KILL what is left of it.
-
-    Returns:
-        The number of the attempt that begins now; 1 if the node has no part of the run.
-
-    Raises:
-        OperationError: `busy`: a supervisor is there, or a process cannot be ended;
-            `state-folder`: the folder is another user's.
-    """
+    """Verify that the earlier part is over, KILL what is left; return the new attempt's number."""
     paths = NodePaths.of(job)
     if not os.path.lexists(paths.folder):
         return 1
@@ -51,10 +43,7 @@ def require_ended(job: NodeJob) -> int:
 
 @contextlib.contextmanager
 def continued_folder(paths: NodePaths) -> Iterator[None]:
-    """Open the folder of an earlier part again; if the block fails, it is as it was.
-
-    Its logs and events are kept: the new part appends to them.
-    """
+    """Open an earlier part's folder again, with its logs; if the block fails, it is as it was."""
     changed = (
         paths.end, paths.job, paths.hostfile, paths.agent, paths.processes, paths.supervisor,
     )  # fmt: skip

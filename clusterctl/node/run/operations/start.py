@@ -116,11 +116,7 @@ def _start_in_workdir(
 
 @contextlib.contextmanager
 def new_folder(paths: NodePaths) -> Iterator[None]:
-    """Make the run's folder; if the block fails, delete it.
-
-    Raises:
-        OperationError: `state-folder`: it cannot be made, or is there already.
-    """
+    """Make the run's folder; if the block fails, delete it."""
     paths.create()
     try:
         yield
@@ -131,11 +127,7 @@ def new_folder(paths: NodePaths) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_syncs(workdir: str) -> Iterator[None]:
-    """Keep syncs out of a folder whose server may not answer.
-
-    Raises:
-        OperationError: as `keep_syncs_out` does, or `workdir`: there was no answer.
-    """
+    """Keep syncs out of a folder; refuse one whose server does not answer."""
 
     @contextlib.contextmanager
     def hold() -> Iterator[Optional[Dict[str, Any]]]:
@@ -156,11 +148,7 @@ def without_syncs(workdir: str) -> Iterator[None]:
 
 
 def check_with_timeout(workdir: str, check: Callable[[], None]) -> None:
-    """Look at files that may be on a share whose server does not answer.
-
-    Raises:
-        OperationError: as `check` does, or `workdir`: there was no answer.
-    """
+    """Look at files that may be on a share; refuse one whose server does not answer."""
 
     def refusal() -> Optional[Dict[str, Any]]:
         try:
@@ -190,11 +178,7 @@ def error_from(error: Dict[str, Any]) -> OperationError:
 
 
 def require_workdir(job: NodeJob) -> None:
-    """Refuse a working folder that is none, or that this user may not enter.
-
-    Raises:
-        OperationError: `workdir`.
-    """
+    """Refuse a working folder that is none, or that this user may not enter."""
     workdir = job["workdir"]
     if not os.path.isdir(workdir) or not os.access(workdir, os.X_OK):
         what = "may not be entered" if os.path.isdir(workdir) else "is not a folder on this node"
@@ -204,13 +188,7 @@ def require_workdir(job: NodeJob) -> None:
 
 
 def require_own_files(job: NodeJob, *, forces: bool) -> None:
-    """Refuse a working folder that a sync left incomplete, or that is shared.
-
-    Shared: two runs on this machine would share a stop file too.
-
-    Raises:
-        OperationError: `sync` (unless `forces`) or `busy`.
-    """
+    """Refuse a workdir that a sync left incomplete, or that two runs would share a stop file in."""
     workdir, stop_file = job["workdir"], job["stop"].get("file")
     if not forces and sync_unfinished(os.fsencode(workdir)):
         message = "the last sync of workdir %s did not finish: its files do not belong together"
@@ -226,11 +204,7 @@ def require_own_files(job: NodeJob, *, forces: bool) -> None:
 
 
 def require_commands(job: NodeJob, environment: Environment) -> None:
-    """Refuse a job of whose commands this node lacks one.
-
-    Raises:
-        OperationError: `exec`.
-    """
+    """Refuse a job of whose commands this node lacks one."""
     inside = [] if job["container"] else [job["launcher_argv"], job["argv"]]
     for argv in (job["container"], job["wrap"], *inside):
         if argv:
@@ -238,11 +212,7 @@ def require_commands(job: NodeJob, environment: Environment) -> None:
 
 
 def require_command(word: str, environment: Environment, workdir: str) -> None:
-    """Refuse a command that this node does not have, before anything is started.
-
-    Raises:
-        OperationError: `exec`; `path` is where it was looked for.
-    """
+    """Refuse a command that this node does not have, before anything is started."""
     path = environment.get(b"PATH", os.fsencode(os.defpath))
     name = os.fsencode(word)
     if b"/" in name:
@@ -266,11 +236,7 @@ def require_command(word: str, environment: Environment, workdir: str) -> None:
 
 
 def refuse_container_client(argv: List[str]) -> None:
-    """Refuse a command whose program would run elsewhere: below a daemon, not below us.
-
-    Raises:
-        OperationError: `exec`.
-    """
+    """Refuse a command whose program would run elsewhere: below a daemon, not below us."""
     name = os.path.basename(argv[0])
     if name not in containers.CLIENTS:
         return
@@ -280,11 +246,7 @@ def refuse_container_client(argv: List[str]) -> None:
 
 
 def write_files(paths: NodePaths, job: NodeJob) -> None:
-    """Write what the run's folder has from the beginning: its own agent, and what was started.
-
-    Raises:
-        OperationError: `state-folder`: there is no room, or another reason not to write.
-    """
+    """Write what the run's folder has from the beginning: its own agent, and what was started."""
     try:
         with open(os.open(paths.agent, WRITE, 0o600), "wb") as file:
             file.write(loader.program(kept=paths.compiled))
@@ -303,9 +265,6 @@ def start_detached(
     """Start the supervisor in a session of its own, and return its first answer.
 
     No process waits for its end: when this process exits, pid 1 becomes its parent.
-
-    Raises:
-        OperationError: what it says, or `died`.
     """
     reader, writer = os.pipe()
     log = os.open(paths.launcher_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

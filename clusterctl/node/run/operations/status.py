@@ -104,11 +104,7 @@ def use_that_fell(paths: NodePaths) -> Optional[Dict[str, Any]]:
 
 
 def find_run(args: Dict[str, Any]) -> NodePaths:
-    """Return the folder of a run on this node.
-
-    Raises:
-        OperationError: `no-run`: there is none, or it is not this user's.
-    """
+    """Return the folder of a run on this node."""
     paths = NodePaths.of(args)
     problem = paths.ownership_problem()
     if problem or not read_json(paths.job):
@@ -261,10 +257,7 @@ def parse_times(data: bytes, *, cut: bool) -> List[Tuple[float, int]]:
 
 
 def _last_times(log: str) -> List[Tuple[float, int]]:
-    """Return when a log had which size, the last times that are known, the newest last.
-
-    Of lines that came together there is only the first time.
-    """
+    """Return when a log had which size, the newest last; of lines that came together, the first."""
     found: List[Tuple[float, int]] = []
     data = read_end(times_of(log), TIMES_BYTES)
     for entry in parse_times(data, cut=len(data) == TIMES_BYTES):

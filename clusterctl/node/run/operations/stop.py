@@ -35,7 +35,6 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             `prevent_start`: it may still be about to start, and must not;
             `planned`: what the controller knows of a run that has no folder, as in its job:
             `node_rank`, `master`, `device`; such a run will not start here any more.
-        body: unused.
         channel: gets `{"stage": …}` as it goes.
 
     Returns:

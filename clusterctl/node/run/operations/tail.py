@@ -45,7 +45,6 @@ def tail(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
             the other, in large pieces, whenever they were written; `nccl`: NCCL's own logs, too;
             `packed`: many pieces of what
             is there in one message.
-        body: unused.
         channel: gets `{"here": true}`, then the bytes with `{"data": file, "rank", "offset",
             "next", "time", "dropped"}` (the last: bytes before these that are lost), and
             `{"event": {…}, "file", "offset", "next"}`; `next` is for `from`. Packed pieces are

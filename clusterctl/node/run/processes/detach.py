@@ -65,11 +65,7 @@ def detach_command(unit: str) -> List[str]:
 
 
 def command_for(unit: str, cgroup: str, user: str, *, uid: int, linger: str) -> List[str]:
-    """Return the same for a process of that cgroup and user; `linger` is logind's folder.
-
-    Raises:
-        OperationError: `logout-kills`.
-    """
+    """Return the same for a process of that cgroup and user; `linger` is logind's folder."""
     scope = ["--scope", "--quiet", "--collect", "--unit=" + unit, "--"]
     in_user_scope = ["systemd-run", "--user", *scope]
     if owned_by(cgroup, "user@", ".service"):

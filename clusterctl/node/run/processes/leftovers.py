@@ -31,11 +31,7 @@ class Leftover(NamedTuple):
 
 
 def require_no_leftovers(job: NodeJob) -> None:
-    """Refuse to start a job over processes of an older run, which may hold the GPUs.
-
-    Raises:
-        OperationError: `busy`.
-    """
+    """Refuse to start a job over processes of an older run, which may hold the GPUs."""
     until = time.monotonic() + EXIT_SECONDS
     while True:
         found = find_leftover(job)

@@ -118,11 +118,7 @@ def read_status(pid: int) -> Dict[bytes, bytes]:
 
 
 def process_table() -> Dict[int, Process]:
-    """Return all processes by pid.
-
-    Raises:
-        OSError: it cannot be checked now.
-    """
+    """Return all processes by pid; raise OSError if it cannot be checked now."""
     found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process is not None}
 
@@ -239,10 +235,7 @@ def in_cgroup(cgroup: str) -> Set[int]:
 
 
 def send(key: ProcessKey, number: int) -> str:
-    """Send a signal to this very process; return why it could not be, empty for done.
-
-    A process that has exited counts as done.
-    """
+    """Send a signal to this very process; return why it could not be, empty for done or exited."""
     try:
         if hasattr(os, "pidfd_open"):
             return _send_through_pidfd(key, number)

@@ -34,11 +34,7 @@ def read_rows(path: str, *, since: float = 0.0) -> List[Row]:
 
 
 def append_row(path: str, row: Row) -> None:
-    """Append one.
-
-    Raises:
-        OSError: it was not written.
-    """
+    """Append one; raise OSError if it was not written."""
     size = append_whole(path, _line(row))
     if size > MOST_BYTES:
         replace_file(path, thin(read_rows(path), time.time()))

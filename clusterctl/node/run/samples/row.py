@@ -64,11 +64,7 @@ class Row(NamedTuple):
 
 
 def unpacked(line: Any) -> Row:  # noqa: ANN401  (what JSON carries)
-    """Return the row of a line.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
+    """Return the row of a line; raise TypeError, ValueError if it is none."""
     time, seconds, machine, gpus, ranks = line
     return Row(
         float(time),

@@ -85,11 +85,7 @@ class Ranks:
         """We are ending them: no end says anything of the job any more."""
 
     def start(self) -> None:
-        """Start the launcher or the ranks.
-
-        Raises:
-            OSError: they cannot be started.
-        """
+        """Start the launcher or the ranks; raise OSError if they cannot be started."""
         if self._job["launcher_argv"]:
             pid = self._spawner.launcher()
             self._launcher = processes.key_of(pid)

@@ -26,11 +26,7 @@ class Spawner:
         }
 
     def launcher(self) -> int:
-        """Start the launcher and return its pid; the shim goes in front of the rank's command.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the launcher behind the rank's shim; return its pid, or raise OSError."""
         program = self._job.get("launcher_program")
         if program:
             words = agent_argv(self._paths, program, self._paths.folder)
@@ -40,11 +36,7 @@ class Spawner:
         return self._start(LAUNCHER_LOG, words, self.environment)
 
     def rank(self, local_rank: int) -> int:
-        """Start a rank ourselves and return its pid.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start a rank ourselves and return its pid; raise OSError if it cannot be started."""
         number = self._job["first_rank"] + local_rank
         rank = b"%d" % number
         own = {b"RANK": rank, b"LOCAL_RANK": b"%d" % local_rank, b"ROLE_RANK": rank}
@@ -63,11 +55,7 @@ class Spawner:
         return self._start(LAUNCHER_LOG, [shell, "-c", line], {**self.environment, **variables})
 
     def container_remover(self) -> int:
-        """Start the process that removes the run's containers, and return its pid.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the process that removes the run's containers; return its pid, or raise OSError."""
         words = agent_argv(
             self._paths, "clusterctl.node.run.processes.containers:main", self._paths.folder
         )
