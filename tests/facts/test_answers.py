@@ -33,6 +33,9 @@ CARD = {
 RECORDED: dict[str, bytes] = {
     "command:nvidia-smi": (TESTS / "recordings/nvidia-smi-q-x-h200-v13.xml").read_bytes(),
     "command:amd-smi": as_json({"gpu_data": [CARD]}),
+    "command:rocm-smi": as_json(
+        {"card0": {"Card Series": "MI250", "VRAM Total Memory (B)": "68702699520"}, "system": {}}
+    ),
     "interfaces": (TESTS / "facts/sources/interfaces.json").read_bytes(),
     "command:torch": as_json({"cuda_available": True, "device_count": 8, "nccl": "2.28.9"}),
     "command:python": b"/v/bin/python\x003.12.1\x0012.8\x00torch\x002.13.0",

@@ -37,7 +37,7 @@ def test_a_node_of_which_nothing_could_be_read_is_all_unknown() -> None:
 
 
 def test_no_tool_is_no_accelerator_but_a_tool_that_fails_is_unknown() -> None:
-    none = dict.fromkeys(("nvidia-smi", "amd-smi"))
+    none = dict.fromkeys(("nvidia-smi", "amd-smi", "rocm-smi"))
     assert parse_facts("a", answers(commands=none), FactRequest(), clock=None).gpus == Gpus()
 
     failing = {**none, "nvidia-smi": ("NVIDIA-SMI has failed\n", 9)}

@@ -118,6 +118,18 @@ def test_amd_smi_old_and_new() -> None:
         assert gpus.devices[0].memory_mib == 192 * 1024
 
 
+def test_rocm_smi() -> None:
+    document = {
+        "card1": {"Card Series": "MI250", "VRAM Total Memory (B)": "68702699520"},
+        "card0": {"Card Series": "MI250", "VRAM Total Memory (B)": "N/A", "Unique ID": "0x7"},
+        "system": {"Driver version": "6.3.6"},
+    }
+    gpus = amd.parse_rocm_smi("WARNING: no permission\n" + json.dumps(document))
+
+    assert [(gpu.uuid, gpu.memory_mib) for gpu in gpus.devices] == [("0x7", None), ("", 65520)]
+    assert gpus.driver == "6.3.6"
+
+
 def test_interfaces_from_netlink_and_sys() -> None:
     found = parse_interfaces(
         answers(
@@ -408,7 +420,7 @@ def test_no_text_breaks_a_parser(text: str) -> None:
         parse_mounts,
     ):
         parse(text)
-    tools = (nvidia.parse_nvidia_smi, amd.parse_amd_smi)
+    tools = (nvidia.parse_nvidia_smi, amd.parse_amd_smi, amd.parse_rocm_smi)
     for tool in tools:
         try:
             tool(text)

@@ -46,7 +46,7 @@ def count(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
             node.node,
             "no accelerator found",
             wanted=want,
-            found=f"{tool} lists none" if tool else "no nvidia-smi or amd-smi",
+            found=f"{tool} lists none" if tool else "no nvidia-smi, amd-smi or rocm-smi",
             remedy="install its driver, or for CPUs set `defaults: {gpus: 0}` in hosts.yaml",
         )
     elif wanted is not None and len(node.gpus.devices) < wanted:

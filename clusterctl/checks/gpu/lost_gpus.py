@@ -14,7 +14,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.values import dataclass
 
-_ASK = {"nvidia-smi": "nvidia-smi -q", "amd-smi": "amd-smi static"}
+_ASK = {"nvidia-smi": "nvidia-smi -q", "amd-smi": "amd-smi static", "rocm-smi": "rocm-smi"}
 _HOLD = (
     "sudo reboot (on the node) loads the new modules; then hold the driver's packages:"
     " sudo apt-mark hold 'nvidia-*' 'libnvidia-*', or sudo dnf versionlock add 'nvidia-*'"

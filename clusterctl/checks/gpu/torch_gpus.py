@@ -160,7 +160,7 @@ def _cuda_complaint(
     node: NodeFacts, python: Python, planned: int
 ) -> tuple[Status, str, str, str] | None:
     installed = f"torch {python.package('torch')}"
-    amd = node.gpus is not None and node.gpus.tool == "amd-smi"
+    amd = node.gpus is not None and node.gpus.tool in {"amd-smi", "rocm-smi"}
     if python.torch_build == "cpu":
         install = [python.executable, "-m", "pip", "install", "--force-reinstall", "torch"]
         wheels = "https://download.pytorch.org/whl/cu128"

@@ -1,14 +1,16 @@
-"""Parses what `amd-smi … --json` prints."""
+"""Parses what `amd-smi … --json` and `rocm-smi … --json` print."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from clusterctl.facts.gpu.accelerators import Gpu, GpuHeat, GpuPower, GpuProcess, Gpus
 
+_MIB = 1024 * 1024
 _MOST = 1e12
-_UNITS = {"B": 1 / 1024**2, "KB": 1 / 1024, "MB": 1.0, "GB": 1024.0}
+_UNITS = {"B": 1 / _MIB, "KB": 1 / 1024, "MB": 1.0, "GB": 1024.0}
 
 
 def parse_amd_smi(text: str) -> Gpus:
@@ -135,6 +137,41 @@ def _value(entry: Mapping[str, Any], section: str, key: str) -> int | None:
     if isinstance(value, (int, float)) and -_MOST < value < _MOST:  # neither NaN nor infinity
         return int(value)
     return None
+
+
+def parse_rocm_smi(text: str) -> Gpus:
+    """Read `rocm-smi --json`: an object with a key `cardN` for each GPU; else ValueError."""
+    # rocm-smi prints warnings before the document.
+    document = json.loads(text[max(text.find("{"), 0) :])
+    if not isinstance(document, Mapping):
+        raise ValueError("not an object")  # noqa: TRY004  (of bad text, as every parser does)
+    cards = {
+        k: v for k, v in document.items() if re.fullmatch(r"card\d+", k) and isinstance(v, Mapping)
+    }
+    names = sorted(cards, key=lambda name: int(name[4:]))
+    system = document.get("system")
+    return Gpus(
+        tool="rocm-smi",
+        driver=_first(system, "Driver version") if isinstance(system, Mapping) else "",
+        devices=tuple(_card(index, cards[name]) for index, name in enumerate(names)),
+    )
+
+
+def _card(index: int, card: Mapping[str, Any]) -> Gpu:
+    total = _first(card, "VRAM Total Memory (B)")
+    used = _first(card, "VRAM Total Used Memory (B)")
+    return Gpu(
+        index=index,
+        name=_first(card, "Card Series", "Card series", "Card Model", "Card model"),
+        uuid=_first(card, "Unique ID"),
+        bus_id=_first(card, "PCI Bus"),
+        memory_mib=int(total) // _MIB if total.isdecimal() else None,
+        used_mib=int(used) // _MIB if used.isdecimal() else None,
+    )
+
+
+def _first(card: Mapping[str, Any], *keys: str) -> str:
+    return next((str(card[key]) for key in keys if card.get(key) not in {None, "N/A"}), "")
 
 
 def _text(entry: Mapping[str, Any], section: str, key: str) -> str:

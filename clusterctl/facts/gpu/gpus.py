@@ -168,12 +168,18 @@ _TOLD = 500
 _SMI: tuple[tuple[str, Callable[[str], Gpus]], ...] = (
     ("nvidia-smi", nvidia.parse_nvidia_smi),
     ("amd-smi", amd.parse_amd_smi),
+    ("rocm-smi", amd.parse_rocm_smi),
 )
 
 
+_ROCM_OPTIONS = (
+    "--showproductname", "--showuniqueid", "--showbus", "--showmeminfo", "vram",
+    "--showdriverversion",
+)  # fmt: skip
 _TOOLS = (
     program("nvidia-smi", ["nvidia-smi", "-q", "-x"], GPU_SECONDS),
     program("amd-smi", ["amd-smi", "static", "--json"], GPU_SECONDS),
+    program("rocm-smi", ["rocm-smi", *_ROCM_OPTIONS, "--json"], GPU_SECONDS),
     *(
         program("amd-" + what, ["amd-smi", what, "--json"], GPU_SECONDS, only_if=(AMD,))
         for what in ("metric", "process")
