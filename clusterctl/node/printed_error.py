@@ -45,9 +45,22 @@ _OF_A_CHILD = re.compile(
 _TERMINATE = re.compile(r"terminate called (?:after throwing|without an active|recursively)")
 _WHAT = re.compile(r"\s*what\(\):\s+")
 _FATAL = re.compile(r"Fatal Python error: ")
-_WATCHDOG = re.compile(r"Watchdog caught collective operation timeout|watchdog got stuck for")
+_ABORTED = re.compile(_FATAL.pattern + "Aborted")
+_WATCHDOG = re.compile(
+    r"Watchdog caught collective operation timeout|watchdog got stuck for"
+    r"|Aborting process on rank \d+ due to |CUDA error during (?:start|end) event query: "
+)
+"""The last two: torch 2.15, whose NCCL backend is another one."""
 _NCCL = re.compile(r"\bNCCL error\b", re.IGNORECASE)
 _NCCL_NAME = re.compile(r"(nccl[A-Z]\w+): ")
+_NCCL_WORDS = "NCCL Last Error: "
+"""In front of what NCCL said last, on a line of its own (torch 2.15)."""
+_NCCL_NAMES = {
+    "remote process exited": "ncclRemoteError", "unhandled system error": "ncclSystemError",
+    "unhandled cuda error": "ncclUnhandledCudaError", "invalid usage": "ncclInvalidUsage",
+    "internal error": "ncclInternalError",
+}  # fmt: skip
+"""What torch 2.15 prints of an error → its name."""
 _NCCL_LINES = 6
 """After the line of an NCCL error, where its name and its last words are looked for."""
 
@@ -56,7 +69,8 @@ WAITED = re.compile(
     r"|\btimed out waiting \d+ms for (?:recv|send)\b|\bapplication timeout caused pair closure\b"
     r"|\btimed out after \d+ seconds waiting for clients\b|\bwait timeout after \d+ ?ms, keys:"
     r"|\bfailed to (?:pass|reach) monitoredbarrier\b|\bcollective operation timeout\b"
-    r"|\bgot error: (?:timeout|wait timeout|socket timeout)\b",
+    r"|\bgot error: (?:timeout|wait timeout|socket timeout)\b"
+    r"|\bnccl operation timed out\b|\baborting process on rank \d+ due to timeout\b",
     re.IGNORECASE,
 )
 """What a rank prints that waited in vain for another one."""
@@ -180,6 +194,8 @@ def _errors(lines: Sequence[str]) -> Tuple[List[PrintedError], List[int]]:
         elif _TERMINATE.match(text):
             shown, index = _terminate(texts, index)
             errors.append(PrintedError(shown, index, begins, echo=echoes(shown)))
+        elif _ABORTED.match(text) and errors and not (ordinary and ordinary[-1] > errors[-1].at):
+            pass  # the error above it called abort()
         elif _FATAL.match(text) or _WATCHDOG.search(text):
             errors.append(PrintedError(text.strip(), index, begins, echo=echoes(text)))
         elif _EXCEPTION.match(text.strip()) and not text.startswith("  "):
@@ -212,6 +228,10 @@ def _shown(line: str, texts: Sequence[str], index: int) -> Tuple[str, int]:
     Of an error of NCCL that is what NCCL said last, which torch prints below it.
     """
     shown = line.strip()
+    following = texts[index + 1].strip() if index + 1 < len(texts) else ""
+    if following.startswith(_NCCL_WORDS):
+        name = next((one for said, one in _NCCL_NAMES.items() if said in shown), "NCCL error")
+        return "%s: %s" % (name, following[len(_NCCL_WORDS) :]), index + 1
     if not _NCCL.search(shown):
         return shown, index
     name, words, last = "", "", index

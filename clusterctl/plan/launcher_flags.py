@@ -86,9 +86,10 @@ _KINDS = {
         module=frozenset({"-m", "--module"}),
         passed=frozenset(
             {
-                "--event-log-handler", "--local-ranks-filter", "--log-dir", "--logs-specs",
-                "--monitor-interval", "--numa-binding", "--rdzv-conf", "--redirects", "--role",
-                "--start-method", "--tee", "-r", "-t",
+                "--event-log-handler", "--local-ranks-filter", "--log-dir",
+                "--log-line-prefix-template", "--logs-specs", "--monitor-interval",
+                "--numa-binding", "--rdzv-conf", "--redirects", "--role", "--start-method",
+                "--tee", "-r", "-t",
             }
         ),
     ),

@@ -59,6 +59,10 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("torchrun --nnode=2 --nproc=4 x.py", "--gpus 4 -- x.py"),
         ("torchrun --nnodes=1:2 x.py", "--launcher-args=--nnodes=1:2 -- x.py"),
         ("torchrun --tee 3 -r 1 x.py --tee", "'--launcher-args=--tee 3 -r 1' -- x.py --tee"),
+        (
+            "torchrun --log_line_prefix_template r: x.py",  # torch 2.15
+            "'--launcher-args=--log-line-prefix-template r:' -- x.py",
+        ),
         ("accelerate launch --num_processes 8 --num_machines 1 x.py", "--nodes 1 --gpus 8 -- x.py"),
         (
             "accelerate launch --config_file fsdp.yaml --num_processes 8 x.py",

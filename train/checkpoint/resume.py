@@ -23,7 +23,7 @@ from train.checkpoint import manifest
 from train.checkpoint.differences import differences
 from train.checkpoint.manifest import CorruptCheckpoint
 from train.checkpoint.node_sync import copy_to_nodes
-from train.checkpoint.provenance import SCHEMA
+from train.checkpoint.provenance import SCHEMA, versions
 from train.checkpoint.save import STATE, Checkpoints, Progress, trained_state
 from train.data.batches import Position
 from train.distributed.process_group import Ranks
@@ -232,7 +232,7 @@ def load(
     remarks = differences(then, now)
     state = trained_state(model, optimizer)
     reader = FileSystemReader(choice.folder)
-    _refuse_missing(choice.folder, reader, state)
+    refuse_missing(choice.folder, then, reader, state)
     try:
         state_dict_loader.load(state, storage_reader=reader, process_group=ranks.storage)
     except CheckpointException as error:  # on every rank, wherever it went wrong
@@ -260,9 +260,28 @@ def load(
     return progress, remarks
 
 
-def _refuse_missing(folder: Path, reader: FileSystemReader, state: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint from before buffers were saved: they would stay as the base has them."""
-    lacking = sorted(state.keys() - reader.read_metadata().state_dict_metadata.keys())
+def refuse_missing(
+    folder: Path, then: Mapping[str, Any], reader: FileSystemReader, state: Mapping[str, Any]
+) -> None:
+    """Refuse a checkpoint that this torch or Python cannot read.
+
+    Refuse one from before buffers were saved, too: they would stay as the base has them.
+    """
+    try:
+        stored = reader.read_metadata().state_dict_metadata
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        # Torch before 2.15 cannot read what 2.15 writes, nor other Pythons the paths of 3.13.
+        known = then.get("versions", {})
+        wrote, reads = (
+            f"torch {each.get('torch')} on Python {each.get('python')}"
+            for each in (known, versions())
+        )
+        message = (
+            f"{folder / '.metadata'}: expected one that {reads} can read, found one of {wrote}: "
+            f"{error}\nhint: resume with the versions that wrote it, or with later ones"
+        )
+        raise CheckpointError(message) from error
+    lacking = sorted(state.keys() - stored.keys())
     if lacking:
         more = f" (and {len(lacking) - 1} others)" if len(lacking) > 1 else ""
         message = (

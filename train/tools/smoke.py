@@ -104,7 +104,11 @@ def _processes(config: Config) -> int:
 
 
 def _train(folder: Path, processes: int, keys: list[str]) -> None:
-    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in LAUNCHER_VARIABLES and not name.startswith("PET_")  # torchrun's flags
+    }
     environment.setdefault("OMP_NUM_THREADS", "1")
     argv = [sys.executable]
     if processes > 1:

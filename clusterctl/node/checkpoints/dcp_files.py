@@ -39,6 +39,7 @@ _KNOWN = frozenset(
         "torch.serialization._get_layout",
         "torch.Size",
         "pathlib.PosixPath",
+        "pathlib._local.PosixPath",  # Python 3.13
         "collections.OrderedDict",
     }
 )

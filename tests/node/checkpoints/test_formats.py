@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.checkpoints import checkpoints, formats
+from clusterctl.node.checkpoints import checkpoints, dcp_files, formats
 from clusterctl.wire import read_message
 from tests.lazy_torch import torch
 from tests.node.checkpoints.written import (
@@ -124,6 +124,13 @@ def distributed(path: Path) -> Path:
 def test_a_distributed_checkpoint_is_proven_but_for_its_metadata(tmp_path: Path) -> None:
     found = judged(distributed(tmp_path / "step-5"))
     assert (found["complete"], found["doubts"]) == (True, [f"{UNSUMMED}: .metadata"])
+
+
+def test_metadata_of_torch_2_15_on_python_3_13_is_known() -> None:
+    recorded = Path(__file__).with_name("torch-2.15-python-3.13.metadata")
+    plan = dcp_files.read_metadata(str(recorded), lambda _: None)
+    assert plan.doubts == [f"{UNSUMMED}: .metadata"]
+    assert {item.name for item in plan.items} == {"a", "t", "d", "n.x", "n.b"}
 
 
 def test_a_flipped_bit_in_metadata_is_found_or_doubted(tmp_path: Path) -> None:

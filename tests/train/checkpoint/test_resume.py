@@ -199,6 +199,18 @@ def test_a_checkpoint_from_before_buffers_were_saved_is_refused(world: World, ti
     assert "Traceback" not in again.said()
 
 
+def test_what_a_later_torch_wrote_is_refused_with_its_version(tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    from train.checkpoint.resume import refuse_missing
+    from train.errors import CheckpointError
+
+    (tmp_path / ".metadata").write_bytes(b"cpathlib._nowhere\nPosixPath\n.")
+    then = {"versions": {"torch": "2.99.0", "python": "3.99.0"}}
+    with pytest.raises(CheckpointError, match=r"found one of torch 2\.99\.0 on Python 3\.99\.0"):
+        refuse_missing(tmp_path, then, FileSystemReader(tmp_path), {})
+
+
 def not_finite_at_step_3(rank: int) -> None:
     """Have rank 1's gradient be no number in the third step."""
     from train.model.optimizer import Optimizer

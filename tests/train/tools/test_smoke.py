@@ -92,6 +92,22 @@ def test_a_launch_that_lacks_variables_is_refused_by_name(
     assert capsys.readouterr().err.startswith("error: RANK, WORLD_SIZE")
 
 
+def test_the_toy_meets_no_other_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The launcher `direct` sets PET_NNODES, for which torchrun would wait in vain."""
+    given: dict[str, str] = {}
+
+    def run(_: list[str], *, env: dict[str, str], **__: Any) -> subprocess.CompletedProcess[str]:
+        given.update(env)
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setenv("PET_NNODES", "2")
+    monkeypatch.setenv("NNODES", "2")
+    monkeypatch.setattr(subprocess, "run", run)
+    smoke._train(tmp_path, 2, [])
+    assert given
+    assert not {"PET_NNODES", "NNODES"} & given.keys()
+
+
 def test_a_configuration_that_cannot_be_is_refused_first() -> None:
     with pytest.raises(ConfigError, match="lora_r"):
         smoke.main(parse(["--smoke", "--lora-r=0"]))
