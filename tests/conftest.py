@@ -109,6 +109,8 @@ TRAININGS = (
     "tests/node/probe/test_job_",
 )
 """Most of their tests use torch in the test process, or ranks forked from one that has it."""
+TOGETHER = "tests/checks/"
+"""What one worker should have: the fixtures of the rules take 8 s of CPU time to read."""
 WORKERS_LIMIT = 16
 
 IMPORTED = pytest.StashKey[frozenset[str]]()
@@ -156,6 +158,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     taken = {id(item) for item in longest}
     others = [item for item in items if id(item) not in taken]
+    others.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))
     trainings = [item for item in longest + others if item.nodeid.startswith(TRAININGS)]
     if workers == 1 or 2 * len(trainings) > len(items):  # each worker trains
         trainings = []
