@@ -109,8 +109,8 @@ TRAININGS = (
     "tests/node/probe/test_job_",
 )
 """Most of their tests use torch in the test process, or ranks forked from one that has it."""
-TOGETHER = "tests/checks/"
-"""What one worker should have: the fixtures of the rules take 8 s of CPU time to read."""
+TOGETHER = ("tests/checks/", "tests/test_site.py")
+"""What one worker should have: to read the rules' fixtures takes 8 s of CPU time, the site 6."""
 WORKERS_LIMIT = 16
 
 IMPORTED = pytest.StashKey[frozenset[str]]()

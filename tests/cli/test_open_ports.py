@@ -113,7 +113,7 @@ class Watch:
                     if inode not in self._known[name]:
                         self._known[name].add(inode)
                         self._note(name, inode, where)
-            time.sleep(3 * (time.monotonic() - began))  # most of the core is for the others
+            time.sleep(9 * (time.monotonic() - began))  # most of the core is for the others
 
     def _listening(self, name: str) -> dict[str, str]:
         """Return what listens on a host, by inode."""
