@@ -85,11 +85,9 @@ LONGEST = (
     "tests/cli/test_quarantine.py::test_a_node_that_was_lost",
     "tests/cli/test_unverified.py",
     "tests/chaos/test_chaos.py::test_schedules_of_faults",
-    "tests/chaos/test_healing.py::test_a_training_heals_itself",
     "tests/cli/test_push.py::test_an_interrupted_push",
     "tests/cli/test_other_hosts.py",
     "tests/train/observe/test_slow_rank.py::test_a_slowed_rank",
-    "tests/verbs/preflight/test_check.py::test_a_deep_check_names",
     "tests/cli/test_setup.py::test_it_is_made_once",
     "tests/cli/test_json.py::test_verbs_print_what_the_schema_says",
     "tests/cli/test_sharing.py",
@@ -102,8 +100,17 @@ LONGEST = (
 
 Those of Ray are left out: it gives each of its processes 30 s to start, and these are all busy.
 """
-TRAININGS = ("tests/train/", "tests/strict_nccl/")
+TRAININGS = (
+    "tests/train/",
+    "tests/strict_nccl/",
+    "tests/cli/test_training_over_hosts.py",
+    "tests/node/checkpoints/test_formats.py",
+    "tests/node/probe/test_gpu_trial.py",
+    "tests/node/probe/test_job_",
+)
 """Most of their tests use torch in the test process, or ranks forked from one that has it."""
+TOGETHER = ("tests/checks/", "tests/test_site.py")
+"""What one worker should have: to read the rules' fixtures takes 8 s of CPU time, the site 6."""
 WORKERS_LIMIT = 16
 
 IMPORTED = pytest.StashKey[frozenset[str]]()
@@ -151,6 +158,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     taken = {id(item) for item in longest}
     others = [item for item in items if id(item) not in taken]
+    others.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))
     trainings = [item for item in longest + others if item.nodeid.startswith(TRAININGS)]
     if workers == 1 or 2 * len(trainings) > len(items):  # each worker trains
         trainings = []

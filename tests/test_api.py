@@ -410,8 +410,8 @@ def test_threads_share_a_session(session: Session) -> None:
         assert report.ok, report
         assert next(run.logs(follow=True, rank=number % 2)).rank == number % 2
 
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(use, range(6)))
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(use, range(3)))
     assert run.stop(grace=0).exit_code == 0
 
 

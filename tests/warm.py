@@ -33,7 +33,8 @@ ROOMS = (
     "api", "checks", "cli", "facts", "inventory", "logs", "network", "plan", "report", "sync",
     "transport", "verbs",
 )  # fmt: skip
-
+LATER = ("encodings.idna", "platformdirs.unix", "rich.table")
+"""What commands import when they first need it."""
 SENT = ("", "collect-facts", "read", "sync-compare", "start", "status", "stop", "tail")
 """The operations that commands ask nodes for most."""
 
@@ -183,6 +184,8 @@ def _import_all() -> None:
         package = importlib.import_module(f"clusterctl.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"clusterctl.{room}."):
             importlib.import_module(module.name)
+    for name in LATER:
+        importlib.import_module(name)
     agent: Any = importlib.import_module("clusterctl.transport.agent")
     for op in SENT:
         agent.modules_for(op)

@@ -11,9 +11,6 @@ import json
 import os
 import random
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -36,6 +33,8 @@ from tests.chaos.schedule import GRACE, LOST_AFTER, NODES, SILENCE, Fault, Kind
 from tests.chaos.stage import Stage
 from tests.cli.runs import ROOT
 from tests.train.tiny import LONGEST, make_corpus, make_model
+from tests.train.world import World, context
+from train.config.config import Config
 
 STEPS, SAVE_STEPS = 12, 2
 FIRST_LIMIT, MORE = 3, 3
@@ -211,13 +210,11 @@ def _kinds(schedule: Healing) -> set[Kind]:
 def _set_up(stage: Stage, schedule: Healing) -> None:
     """Put what is trained on the hosts, once, and the job of this schedule into the inventory."""
     shared, code = stage.box.shared, stage.box.shared / "code"
-    if not (shared / "tiny").exists():
-        make_model(shared / "tiny" / "model")
-        make_corpus(shared / "tiny" / "train.jsonl", 60)
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "train", code / "train", ignore=ignored)
-        for name in ("healed_job.py", "light_training.py"):
-            shutil.copy(Path(__file__).parent / name, code)
+    for name in ("healed_job.py", "light_training.py"):
+        shutil.copy(Path(__file__).parent / name, code)
+    if schedule.program == "train" and not (shared / "tiny").exists():
+        make_tiny(shared / "tiny")
+        shutil.copytree(ROOT / "train", code / "train")  # compiled: each rank would do it
     config = {
         **TRAINING,
         "name_or_path": "/shared/tiny/model",
@@ -369,20 +366,17 @@ def undisturbed(program: Program, world: int) -> bytes:
             state = light_training.chain(state, parts)
         return state
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        make_model(folder / "model")
-        make_corpus(folder / "train.jsonl", 60)
-        about = {"name_or_path": f"{name}/model", "dataset_path": f"{name}/train.jsonl"}
-        (folder / "config.yaml").write_text(yaml.safe_dump({**TRAINING, **about}))
-        argv = [sys.executable, "-m", "train", "--config", f"{name}/config.yaml"]
-        argv += ["--output-dir", f"{name}/out", "--max-steps", str(STEPS)]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-        env |= {"WORLD_SIZE": str(world), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            env["MASTER_PORT"] = str(server.getsockname()[1])
-        ranks = [
-            subprocess.Popen(argv, cwd=ROOT, env={**env, "RANK": str(n), "GROUP_RANK": str(n)})
-            for n in range(world)
-        ]
-        assert [rank.wait() for rank in ranks] == [0] * world
-        return (folder / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
+        make_tiny(Path(name))
+        base = Config(name_or_path=f"{name}/model", dataset_path=f"{name}/train.jsonl", **TRAINING)
+        done = World(Path(name), base).run(nodes=(1,) * world, max_steps=STEPS)
+        return (done.output / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def make_tiny(folder: Path) -> None:
+    """Write a model and what it learns, in a process that has torch, as the ranks have."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    made = context().Process(target=make_model, args=(folder / "model",))
+    made.start()
+    made.join()
+    assert made.exitcode == 0
+    make_corpus(folder / "train.jsonl", 60)

@@ -109,7 +109,11 @@ def test_waits_are_kept_and_grow_without_a_newer_checkpoint() -> None:
     assert not healing_rules.wrong_after_stop(40.0, {"node1": ups})
 
 
-@pytest.mark.parametrize("seeds", [SEEDS[:1], SEEDS[1:3], SEEDS[3:]], ids=str)
+# A soak: tests/train/checkpoint/test_save.py kills a rank of `train`, and the light ones restart.
+TRAIN = pytest.param(SEEDS[:1], marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize("seeds", [TRAIN, SEEDS[1:3], SEEDS[3:]], ids=str)
 def test_a_training_heals_itself(seeds: tuple[int, ...], tmp_path: Path) -> None:
     play("--healing", *map(str, seeds), "--out", str(tmp_path))
 

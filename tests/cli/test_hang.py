@@ -30,7 +30,7 @@ SPINS = """
 import time
 
 def all_reduce():
-    while sum(range(40_000)) and not time.sleep(0.004): continue
+    while sum(range(40_000)) and not time.sleep(0.02): continue
 """
 """As NCCL does while it waits, at one line: only its stack tells that it does nothing."""
 

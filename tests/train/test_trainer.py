@@ -43,6 +43,7 @@ def test_losses_do_not_depend_on_ranks_or_layout(
         assert other.evaluations("eval_accuracy") == pytest.approx(right, abs=0.01)
 
 
+@pytest.mark.soak  # test_independent_loop.py compares micro-batches with samples one by one
 def test_the_split_of_a_batch_does_not_change_what_a_step_is(world: World) -> None:
     large = world.run(nodes=(2,), per_device_train_batch_size=6, eval_dataset_path=None)
     small = world.run(
@@ -106,8 +107,8 @@ FULL = {"method": "full", "learning_rate": 1e-3}
 @pytest.mark.parametrize(
     ("changes", "others"),
     [
-        ({}, [{"nodes": (2,)}]),
         (FULL, [{"nodes": (2,)}, {"nodes": (2,), "parallel": "ddp"}]),
+        pytest.param({}, [{"nodes": (2,)}], marks=pytest.mark.soak),  # the tied weights are frozen
         pytest.param({}, [{"nodes": (2,), "parallel": "ddp"}], marks=pytest.mark.soak),
         pytest.param({}, [{"nodes": (2, 2)}], marks=pytest.mark.soak),
         pytest.param(FULL, [{"nodes": (2, 2)}], marks=pytest.mark.soak),

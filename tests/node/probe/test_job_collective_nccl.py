@@ -18,10 +18,11 @@ def tries(place: Place) -> None:
     """Be one node: the first one's process has the store, as the ladder's master does."""
     import torch.distributed as dist
 
-    from clusterctl.node.probe.trial.job_collective import all_reduce
+    from clusterctl.node.probe.trial.job_collective import BLOCKS, SENDS, all_reduce
     from tests.strict_nccl.cuda import pretend
 
     pretend(place.world)
+    BLOCKS["cuda"], SENDS["cuda"] = (1 << 16, 1 << 18), (1 << 18, 1 << 16)
     stores: Any = dist
     port_file = place.folder / "port"
     server = None

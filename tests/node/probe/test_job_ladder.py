@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from clusterctl.node.agent.loader import program
-from clusterctl.node.probe.trial import job_ladder
+from clusterctl.node.probe.trial import gpu_trial, job_collective, job_ladder
 from clusterctl.verbs.preflight.ladder import LIMITS, MAIN, PROGRAM
 from tests.train.world import context
 from tests.waiting import wait_until
@@ -81,6 +81,9 @@ def climb(plan: str, output: Connection) -> None:
     import torch  # noqa: PLC0415  (it is there)
 
     torch.set_num_threads(1)
+    # How fast a CPU is, nobody asks here.
+    job_collective.BLOCKS["cpu"], job_collective.SENDS["cpu"] = (1 << 16, 1 << 18), (1 << 16,)
+    gpu_trial.SIZE["cpu"], gpu_trial.COPIED["cpu"] = gpu_trial.PERIOD, 1 << 16
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.dup2(output.fileno(), 1)
     output.close()

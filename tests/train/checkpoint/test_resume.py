@@ -223,7 +223,8 @@ def not_finite_at_step_3(rank: int) -> None:
     patch.object(Optimizer, "squared_norm_here", squared_norm).start()
 
 
-@pytest.mark.parametrize("async_save", [False, True], ids=["sync", "async"])
+# Without async_save, as most trainings here, nothing is still being written then.
+@pytest.mark.parametrize("async_save", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_loss_that_is_not_a_number_loses_no_step(
     world: World, usual: Callable[..., Training], *, async_save: bool
 ) -> None:

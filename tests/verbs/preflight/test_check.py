@@ -356,6 +356,7 @@ def test_a_deep_check_sums_with_the_jobs_own_torch_what_the_network_gives(
     assert document["ladder"]["rails"] == []
 
 
+@pytest.mark.soak  # above, what is measured; tests/checks/deep.pairs judges it
 @pytest.mark.netns
 @pytest.mark.torch
 def test_a_deep_check_names_the_node_whose_network_is_slow(make_sandbox: MakeSandbox) -> None:
