@@ -31,7 +31,7 @@ def connect(loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: Peer
         OperationError: `python`: this Python has no `ssl`.
     """
     if job["nnodes"] == 1 and not job.get("spares") and not may_grow(job):
-        return Peers(job)
+        return Peers(job, job["workers"])
     try:  # here, because a run on one node needs no encryption
         from clusterctl.node.peer_link.master import Master  # noqa: PLC0415
         from clusterctl.node.peer_link.worker import Worker  # noqa: PLC0415

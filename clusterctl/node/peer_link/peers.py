@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from clusterctl.node.peer_link.messages import PeerMessage, SilentPeer
-from clusterctl.node.run.files.node_job import NodeJob, Seat
+from clusterctl.node.peer_link.peer import ADMITTED, Peer
+from clusterctl.node.run.files.node_job import NodeJob
 
 
 class Peers:
@@ -21,15 +22,25 @@ class Peers:
     again: Optional[PeerMessage] = None
     """What becomes of the run, as the master said last; only workers hear it."""
 
-    def __init__(self, job: NodeJob) -> None:
-        self.missing: Set[str] = set()
-        """Nodes that have never been there."""
-        self.afters: Dict[str, PeerMessage] = {}
-        """What each worker told with its bye, of a run that may restart."""
-        self.seats: Dict[str, Seat] = {}
-        """Where the nodes are that have joined and stand by."""
-        self.spares = set(job.get("spares") or ())
-        """The nodes that stand by, also these: their end is not the run's."""
+    def __init__(self, job: NodeJob, names: Sequence[str]) -> None:
+        spares = job.get("spares") or ()
+        self.others: Dict[str, Peer] = {
+            name: Peer(number, spare=name in spares) for number, name in enumerate(names, 1)
+        }
+        """What is known of each of them, in the order of their numbers."""
+
+    def change(self, name: str, **facts: Any) -> None:  # noqa: ANN401  (the fields of `Peer`)
+        """Note what is new of a node."""
+        self.others[name] = self.others[name]._replace(**facts)
+
+    @property
+    def missing(self) -> Set[str]:
+        """The nodes of the start that have never been there; nothing waits for a spare."""
+        return {
+            name
+            for name, peer in self.others.items()
+            if not (peer.came or peer.spare or peer.phase == ADMITTED)
+        }
 
     @property
     def acknowledged(self) -> bool:
@@ -73,11 +84,8 @@ class Peers:
     def give_up_on_missing(self) -> None:
         """Expect those no longer that have never been there."""
 
-    def expect(self, name: str) -> None:
-        """Let a worker come that was lost, or was not part of the run."""
-
-    def withdraw(self, name: str) -> None:
-        """Expect a worker no longer that has not come."""
+    def disconnect(self, name: str) -> None:
+        """Close the connection of a worker; it may come again."""
 
     def tell_ready(self) -> None:
         """Tell the master that this node's ranks may start."""

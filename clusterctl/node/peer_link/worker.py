@@ -50,13 +50,13 @@ class Worker(Peers):
         self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
     ) -> None:
         """Start to connect to the master's supervisor."""
-        super().__init__(job)
+        self._master = job["master"]["node"]
+        super().__init__(job, [self._master])
         link = job["link"]
         self._loop, self._events = loop, events
         self._address = (link["address"], link["port"])
         self._source = job["address"]
         self._lost_after = link["lost_after"]
-        self._master = job["master"]["node"]
         self._hello: Dict[str, Any] = {"token": secrets["token"], "node": job["node"]}
         attempt = run_attempt(job)
         if attempt:
@@ -79,7 +79,6 @@ class Worker(Peers):
         self._bye = False
         self._unacknowledged: List[PeerMessage] = []
         self._given_up = False
-        self.missing = {self._master}
         self._ready: PeerMessage = {}
         self._connect()
         loop.call_every(heartbeat_seconds(self._lost_after), self._heartbeat)
@@ -188,7 +187,7 @@ class Worker(Peers):
         for unsent in self._unacknowledged:
             channel.send(unsent)
         if self.missing:
-            self.missing.clear()
+            self.others[self._master] = self.others[self._master].arrived(self._connected_at, None)
             self._events.peer_joined(self._master)
         self._ping()
 
