@@ -23,7 +23,7 @@ from clusterctl.node.peer_link.messages import (
     silent_peer,
     told_ending,
 )
-from clusterctl.node.peer_link.peer import ADMITTED, AWAITED, LOST, OVER, Peer
+from clusterctl.node.peer_link.peer import ADMITTED, LOST, Peer
 from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.restart_messages import parse_after, parse_seat
 from clusterctl.node.peer_link.run_tokens import node_token
@@ -44,8 +44,6 @@ SAID = ("begin", "ending", "hung", "over", "again")
 
 class Master(Peers):
     """The master's side: relays what one worker reports to the others."""
-
-    begun = False
 
     def __init__(
         self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
@@ -80,36 +78,9 @@ class Master(Peers):
                 self.change(name, heard=time.monotonic() + RETURN_SECONDS)
         loop.call_every(heartbeat_seconds(self._lost_after), self._check_silence)
 
-    @property
-    def acknowledged(self) -> bool:
-        """The link has nothing more to send or receive: every worker that was there has ended."""
-        return all(peer.done for peer in self.others.values() if peer.heard is not None)
-
-    @property
-    def rest_done(self) -> bool:
-        """Every worker that was ever there has ended."""
-        return all(peer.done for peer in self.others.values() if peer.came)
-
-    @property
-    def all_done(self) -> bool:
-        """Every worker of the run has ended."""
-        return all(peer.done for peer in self.others.values())
-
-    @property
-    def all_ready(self) -> bool:
-        """Every worker that has ranks has told that they may start."""
-        return all(peer.ready or peer.done or peer.spare for peer in self.others.values())
-
     def send_begin(self) -> None:
         """Let every worker, also one that comes later, start its ranks."""
-        self.begun = True
         self._say("begin", {"begin": True})
-
-    def give_up_on_missing(self) -> None:
-        """Expect those no longer that have never been there."""
-        for name, peer in self.others.items():
-            if peer.phase == AWAITED:
-                self.change(name, phase=OVER)
 
     def send_ending(self, message: PeerMessage) -> None:
         """Tell every worker, also one that comes later, that the run ends.
@@ -144,11 +115,6 @@ class Master(Peers):
             for name, silence in self.silences.items()
             if not self.others[name].done and silence > SILENT_SECONDS
         ]
-
-    @property
-    def lives(self) -> Dict[str, Optional[PeerMessage]]:
-        """What each worker whose part is not over has told of its ranks; None: nothing."""
-        return {name: peer.life for name, peer in self.others.items() if not peer.done}
 
     def send_hung(self, judgement: PeerMessage) -> None:
         """Tell every worker, also one that comes later, that the run is hung, or runs again."""

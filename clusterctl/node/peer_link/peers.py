@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from clusterctl.node.peer_link.messages import PeerMessage, SilentPeer
-from clusterctl.node.peer_link.peer import ADMITTED, Peer
+from clusterctl.node.peer_link.peer import AWAITED, OVER, Peer
 from clusterctl.node.run.files.node_job import NodeJob
 
 
@@ -17,8 +17,6 @@ class Peers:
 
     port = 0
     """Where the master listens."""
-    begun = True
-    """All nodes may start their ranks; of a job with a command before them."""
     again: Optional[PeerMessage] = None
     """What becomes of the run, as the master said last; only workers hear it."""
 
@@ -35,27 +33,23 @@ class Peers:
 
     @property
     def missing(self) -> Set[str]:
-        """The nodes of the start that have never been there; nothing waits for a spare."""
-        return {
-            name
-            for name, peer in self.others.items()
-            if not (peer.came or peer.spare or peer.phase == ADMITTED)
-        }
+        """The nodes that the start waits for: a spare is none."""
+        return {n for n, peer in self.others.items() if peer.phase == AWAITED and not peer.spare}
 
     @property
     def acknowledged(self) -> bool:
-        """The link has nothing more to send or receive."""
-        return True
+        """The link has nothing more to send or receive: every node that was there has ended."""
+        return all(peer.done for peer in self.others.values() if peer.heard is not None)
 
     @property
     def all_done(self) -> bool:
         """The run has ended on every node that this one waits for."""
-        return True
+        return all(peer.done for peer in self.others.values())
 
     @property
     def rest_done(self) -> bool:
         """Every worker that was ever there has ended."""
-        return True
+        return all(peer.done for peer in self.others.values() if peer.came)
 
     @property
     def others_over(self) -> bool:
@@ -64,13 +58,13 @@ class Peers:
 
     @property
     def all_ready(self) -> bool:
-        """Every worker that has ranks has told that they may start."""
-        return True
+        """Every node that has ranks has told that they may start; the master of those of all."""
+        return all(peer.ready or peer.done or peer.spare for peer in self.others.values())
 
     @property
     def lives(self) -> Dict[str, Optional[PeerMessage]]:
         """What each worker whose part is not over has told of its ranks; None: nothing."""
-        return {}
+        return {name: peer.life for name, peer in self.others.items() if not peer.done}
 
     @property
     def silences(self) -> Dict[str, float]:
@@ -83,6 +77,9 @@ class Peers:
 
     def give_up_on_missing(self) -> None:
         """Expect those no longer that have never been there."""
+        for name, peer in self.others.items():
+            if peer.phase == AWAITED:
+                self.change(name, phase=OVER)
 
     def disconnect(self, name: str) -> None:
         """Close the connection of a worker; it may come again."""

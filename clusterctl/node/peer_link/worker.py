@@ -42,7 +42,7 @@ CLOCK_SECONDS = 600.0
 class Worker(Peers):
     """A worker's side: keeps the one connection, or notices that it is over."""
 
-    begun = others_over = False
+    others_over = False
     acknowledged = False
     """The master knows that the run is over here (or has exited itself)."""
 
@@ -175,7 +175,7 @@ class Worker(Peers):
             self._events.master_over(parse_over(message))
             self.others_over = True
         elif "begin" in message:
-            self.begun = True
+            self.change(self._master, ready=True)
         elif "again" in message:
             self.again = parse_again(message["again"])
         elif "bye" in message:

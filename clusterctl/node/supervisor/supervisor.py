@@ -139,7 +139,7 @@ class Supervisor:
     def _begin(self) -> None:
         if self._ending.begun:
             return
-        if not self._peers.all_ready or (self._job["node_rank"] and not self._peers.begun):
+        if not self._peers.all_ready:
             self.loop.call_later(BEGIN_POLL, self._begin)
             return
         self._peers.send_begin()

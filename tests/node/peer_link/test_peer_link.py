@@ -495,7 +495,7 @@ def test_a_worker_that_comes_after_it_was_given_up_is_waited_for() -> None:
         net.master.give_up_on_missing()
         assert net.master.all_done
         worker = net.worker(0)
-        net.until(lambda: not net.master.missing)
+        net.until(lambda: net.heard["master"].of("joined"))
         assert not net.master.all_done
         worker.close()
         net.until(lambda: net.heard["master"].of("lost") == ["w0"])
