@@ -16,6 +16,8 @@ ended, as it told, or it never came; silent too long.
 
 AWAITED → THERE → OVER or LOST; LOST, or one that left → ADMITTED → THERE, else LOST again.
 """
+COME_SECONDS = 15.0
+"""How long a node that was let in takes at most, as a rule, until it is there."""
 
 
 class Peer(NamedTuple):
@@ -35,7 +37,7 @@ class Peer(NamedTuple):
     seat: Optional[Seat] = None
     """Where it is, of one that has joined and stands by."""
     heard: Optional[float] = None
-    """When it was heard last, or is to be heard at the latest; None: that is open."""
+    """When it was heard last, or is to be heard; None: that is open."""
     error: str = "it stopped answering"
     """The last words of its connection."""
     ready: bool = False
@@ -77,4 +79,6 @@ class Peer(NamedTuple):
     def admitted(self, now: float) -> Peer:
         """It is let in again: of its earlier part only what the attempt lost by it is kept."""
         at = self.lost_at if self.phase in (LOST, ADMITTED) else now
-        return Peer(self.number, ADMITTED, came=self.came, lost_at=at, spare=self.spare)
+        return Peer(
+            self.number, ADMITTED, self.came, lost_at=at, spare=self.spare, heard=now + COME_SECONDS
+        )

@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage, heartbeat_seconds
-from clusterctl.node.peer_link.peer import OVER as ENDED
-from clusterctl.node.peer_link.peer import THERE, Peer
+from clusterctl.node.peer_link.peer import ADMITTED, OVER, THERE, Peer
 from clusterctl.node.run.files.node_job import Seat, run_attempt
 from clusterctl.node.supervisor.apart import run_apart
 from clusterctl.node.supervisor.around.time_limit import seconds_left
-from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, Attempt, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OPEN, Attempt, NextAttempt
 from clusterctl.node.supervisor.shutdown import FAILURE_GRACE
 
 TYPE_CHECKING = False
@@ -51,7 +50,7 @@ class MasterAttempt(NextAttempt):
 
         It finds out that it is lost, too; one that is back has verified that they have.
         """
-        if peer.lost_at is None or peer.phase in (THERE, ENDED):
+        if peer.lost_at is None or peer.phase in (THERE, OVER):
             return 0.0
         grace = float(self._job["stop"].get("failure_grace", FAILURE_GRACE))
         lost_after = self._job["link"]["lost_after"]
@@ -70,29 +69,26 @@ class MasterAttempt(NextAttempt):
             all_told = self._peers.all_done or (late and self._peers.rest_done)
             if all_told and not self._looking and self._has_news():
                 self._decide()
-            return OPEN
-        if time.monotonic() < self._due:
-            return OPEN
-        present, without = self._present(), self.again["without"]
-        silences = {
-            node: silence
-            for node, silence in self._peers.silences.items()
-            if node in present and (present[node] or node not in without)
-        }
-        for node, silence in silences.items():
-            if silence <= self._job["link"]["lost_after"]:
-                continue
-            if not self._job.get("lineup"):
-                self.give_up("%s has been silent for %.0f s" % (node, silence))
-                return OVER
-            self._peers.others[node] = self._peers.others[node].lost(time.monotonic())
-            self.again = None  # decided again: without it, or not at all
-            return OPEN
-        if any(silence > SILENT_SECONDS for silence in silences.values()):
-            return OPEN
-        self._take({**self.again, "go": True})
-        self._peers.send_again(self.again)
-        return GO
+        elif time.monotonic() >= self._due and self._all_heard(self.again["without"]):
+            self._take({**self.again, "go": True})
+            self._peers.send_again(self.again)
+            return GO
+        return OPEN
+
+    def _all_heard(self, without: Sequence[str]) -> bool:
+        """Tell whether all that take part were heard lately; who is lost is decided without."""
+        lost_after, heard = self._job["link"]["lost_after"], True
+        for node, silence in self._peers.silences.items():
+            peer = self._peers.others[node]
+            if peer.phase == ADMITTED:  # it comes soon: the next attempt would not know it
+                heard = heard and silence >= 0
+            elif peer.present and (peer.seat or node not in without):
+                heard = heard and silence <= min(SILENT_SECONDS, lost_after)
+                if silence > lost_after and self._job.get("lineup"):
+                    self._peers.others[node] = peer.lost(time.monotonic())
+                elif silence > lost_after:
+                    self.give_up("%s has been silent for %.0f s" % (node, silence))
+        return heard
 
     def _has_news(self) -> bool:
         """Tell whether there is more to decide by than that the run waits for nodes."""

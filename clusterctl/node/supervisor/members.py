@@ -74,12 +74,10 @@ class Members:
         if refusal or request.get("asks"):
             return refusal or {"allowed": True}
         others = self._peers.others
-        if node not in others:
-            others[node] = Peer(self._next, ADMITTED)
-            self._next += 1
-        else:
-            self._peers.disconnect(node)  # of its earlier part
-            others[node] = others[node].admitted(time.monotonic())
+        peer = others.get(node) or Peer(self._next, ADMITTED)
+        self._next = max(self._next, peer.number + 1)
+        self._peers.disconnect(node)  # of its earlier part
+        others[node] = peer.admitted(time.monotonic())
         self._on_change()
         self._loop.call_later(JOIN_SECONDS, partial(self._withdraw, node, others[node]))
         connection = {"link_port": self._peers.port, "token": node_token(self._token, node)}

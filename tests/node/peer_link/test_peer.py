@@ -47,6 +47,6 @@ def test_a_node_that_was_lost_before_it_came_stays_lost_from_the_moment_it_is_th
 
 def test_a_place_that_is_given_twice_or_given_up_keeps_when_the_node_was_lost() -> None:
     let_in = Peer(1).lost(2.0).admitted(3.0)
-    assert let_in.admitted(4.0) == let_in
+    assert let_in.admitted(4.0).lost_at == 2.0
     assert let_in.lost(5.0).lost_at == 2.0
     assert Peer(2, ADMITTED).admitted(4.0).lost_at is None, "it was never part of the run"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.node.peer_link.peer import ADMITTED, Peer
 from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.restart_messages import parse_again
 from clusterctl.node.restart.judgement import FRUITLESS, NO_PROGRESS
@@ -355,6 +356,20 @@ def test_a_run_that_lacks_nodes_waits_for_one_to_join_and_begins_with_it(
     assert (node.poll(), node.poll()) == (OPEN, GO)
     assert asked[1:] == [([seat], "of the attempt")]
     assert (node.told[-1]["joined"], node.next.account["waits"]) == ([seat], None)
+
+
+def test_the_next_attempt_does_not_begin_while_a_node_that_was_let_in_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would not know the node, which would end."""
+    decides(monkeypatch, "again")
+    node = Node(**OTHERS)
+    node.tell("n1", "n2", "n3")
+    node.peers.others["n4"] = Peer(4, ADMITTED).admitted(time.monotonic())
+    node.peers.silences = {"n4": -1.0}
+    assert [node.poll() for _ in range(3)] == [OPEN] * 3
+    node.peers.silences = {"n4": 1.0}
+    assert node.poll() == GO, "it does not come"
 
 
 def test_a_run_that_waited_in_vain_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
