@@ -96,8 +96,8 @@ class Worker(Peers):
     def silent(self) -> List[SilentPeer]:
         """Return the master if it neither ended nor was heard lately."""
         silence = time.monotonic() - self._heard_at
-        known = self.acknowledged or self.missing or self.others_over
-        if known or silence <= SILENT_SECONDS:
+        open_end = self.others[self._master].came and not (self.acknowledged or self.others_over)
+        if not open_end or silence <= SILENT_SECONDS:
             return []
         return [silent_peer(self._master, silence, self._last_error)]
 
@@ -186,8 +186,9 @@ class Worker(Peers):
         self._welcome = True
         for unsent in self._unacknowledged:
             channel.send(unsent)
-        if self.missing:
-            self.others[self._master] = self.others[self._master].arrived(self._connected_at, None)
+        master = self.others[self._master]
+        if not master.came:
+            self.others[self._master] = master.arrived(self._connected_at, None)
             self._events.peer_joined(self._master)
         self._ping()
 
