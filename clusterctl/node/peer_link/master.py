@@ -133,6 +133,11 @@ class Master(Peers):
         """Tell every worker, also one that comes later, what becomes of the run after its end."""
         self._say("again", {"again": again})
 
+    def dismiss(self, again: PeerMessage) -> None:
+        """Tell those workers that are left out of the next attempt before the others hear of it."""
+        for name in set(again["without"]) & set(self._channels):
+            self._channels[name].send({"again": again})
+
     @property
     def silences(self) -> Dict[str, float]:
         """Seconds since each worker was heard, its part over or not."""

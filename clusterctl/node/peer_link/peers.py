@@ -105,5 +105,8 @@ class Peers:
     def send_again(self, again: PeerMessage) -> None:
         """Tell every worker what becomes of the run after its end."""
 
+    def dismiss(self, again: PeerMessage) -> None:
+        """Tell those workers that are left out of the next attempt before the others hear of it."""
+
     def close(self) -> None:
         """Leave."""

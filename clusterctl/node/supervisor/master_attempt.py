@@ -153,6 +153,10 @@ class MasterAttempt(NextAttempt):
         )
         if found.lacks and self._waits_for_nodes(found.decision.why):
             self._end = found.end
+            # They end, so that they can be repaired and join again.
+            why, without = found.decision.why[:WHY_LIMIT], list(found.decision.without)
+            number = run_attempt(self._job) + 1
+            self._peers.dismiss({"attempt": number, "wait_s": 0.0, "why": why, "without": without})
             return
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code

@@ -697,6 +697,15 @@ def test_a_worker_tells_what_is_after_an_attempt_and_hears_what_becomes_of_the_r
         net.until(lambda: first.again == second.again == AGAIN)
 
 
+def test_only_a_worker_that_is_left_out_hears_so_while_the_others_wait() -> None:
+    with link() as net:
+        first, second = net.worker(0), net.worker(1)
+        net.until(lambda: not net.master.missing)
+        net.master.dismiss({**AGAIN, "go": False, "without": ["w1"]})
+        net.until(lambda: second.again)
+        assert first.again is None
+
+
 def of_attempts(net: Link, ours: int, theirs: int) -> Worker:
     """Return a worker of one attempt, whose master is of another one."""
     net.more = {"restart": {"max": 3}, "attempt": ours, "again": AGAIN}

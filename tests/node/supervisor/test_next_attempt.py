@@ -40,6 +40,7 @@ class Node:
         self.events: list[str] = []
         self.endings: list[dict[str, Any]] = []
         self.told: list[dict[str, Any]] = []
+        self.dismissed: list[dict[str, Any]] = []
         job: Any = {
             "node": f"n{rank}", "node_rank": rank, "workdir": "/w", "attempt": 1, "run": "r",
             "master": {"node": "n0"}, "workers": [], "link": {"lost_after": 5.0},
@@ -54,6 +55,7 @@ class Node:
             others=Peers(job, job["workers"]).others,
             silences={},
             send_again=self.told.append,
+            dismiss=self.dismissed.append,
             send_ending=self.endings.append,
         )
         self.peers = peers
@@ -350,6 +352,8 @@ def test_a_run_that_lacks_nodes_waits_for_one_to_join_and_begins_with_it(
     assert [node.poll() for _ in range(3)] == [OPEN] * 3
     assert (asked, node.events, node.waits) == ([([], None)], ["waits"], ["no node"])
     assert node.next.account["waits"]["why"] == "no node"
+    (out,) = map(parse_again, node.dismissed)  # for n1, which ends and can be repaired
+    assert (out["attempt"], out["without"], out["go"], node.told) == (2, ["n1"], False, [])
     seat, node.peers.all_done = node.join("n1"), False
     assert (node.poll(), len(asked)) == (OPEN, 1)  # it has not told what it has
     node.peers.others["n1"], node.peers.all_done = node.peers.others["n1"].ended(OWN), True
