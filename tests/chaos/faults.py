@@ -212,6 +212,13 @@ def _full(target: Target, node: str) -> bool:
     return _fill(target, node)
 
 
+def _full_off(target: Target, node: str) -> bool:
+    """Fill a disk for good; between two attempts there is no rank to kill, and none begins."""
+    filled = _fill(target, node)
+    _signal(_rank)(target, node)
+    return filled
+
+
 def _stop(target: Target, _node: str) -> bool:
     if not target.run:
         return False
@@ -257,7 +264,7 @@ _FAULTS: dict[Kind, Callable[[Target, str], bool]] = {
     "mount": _mount,
     "mount-off": _mount_off,
     "full": _full,
-    "full-off": lambda target, node: _fill(target, node) and _signal(_rank)(target, node),
+    "full-off": _full_off,
 }
 
 

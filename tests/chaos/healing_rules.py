@@ -96,16 +96,21 @@ def wrong_waits(events: list[dict[str, Any]]) -> list[str]:
     """Say which attempt the master began too soon, by its own events."""
     wrong = []
     fruitless, before = 0, ""  # no attempt yet; None: from the beginning
-    for again in (one for one in events if one["kind"] == "again"):
+    agains: dict[int, list[dict[str, Any]]] = {}
+    for one in events:
+        if one["kind"] == "again":
+            agains.setdefault(one["attempt"], []).append(one)
+    for attempt, (first, *_, again) in ((n, [found[0], *found]) for n, found in agains.items()):
+        waited = again["time"] - first["time"] + again["wait_s"]  # decided again meanwhile
         fruitless = fruitless + 1 if again["checkpoint"] == before else 0
         before = again["checkpoint"]
         least = WAITS[min(fruitless, len(WAITS) - 1)] * (1 - JITTER) if fruitless else 0.0
-        if again["wait_s"] < least:
-            wrong.append(f"attempt {again['attempt']} waited {again['wait_s']} s, not {least}")
+        if waited < least - 0.1:
+            wrong.append(f"attempt {attempt} waited {waited:.1f} s, not {least}")
         ups = [one["time"] for one in events if one["kind"] == "supervisor-up"]
         after = min((up for up in ups if up > again["time"]), default=None)
         if after is not None and after < again["time"] + again["wait_s"] - 0.1:
-            wrong.append(f"attempt {again['attempt']} began {after - again['time']:.1f} s later")
+            wrong.append(f"attempt {attempt} began {after - again['time']:.1f} s later")
     return wrong
 
 

@@ -103,6 +103,7 @@ def test_waits_are_kept_and_grow_without_a_newer_checkpoint() -> None:
     ups = [{"kind": "supervisor-up", "time": at} for at in (1.0, 6.1, 35.1)]
     assert not healing_rules.wrong_waits([first, second, *ups])
     assert healing_rules.wrong_waits([first, {**second, "wait_s": 1.0}, *ups])
+    assert not healing_rules.wrong_waits([first, second, {**second, "time": 25.0, "wait_s": 10.0}])
     assert healing_rules.wrong_waits([first, {**second, "time": 34.0}, *ups])
     assert not healing_rules.wrong_waits([{**first, "checkpoint": None}, *ups])
     assert healing_rules.wrong_after_stop(10.0, {"node1": ups})

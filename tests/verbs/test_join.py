@@ -94,6 +94,8 @@ def test_a_node_that_was_lost_is_read_on_and_its_earlier_ends_are_no_cause() -> 
     assert log.first_cause() is not None
     assert take("a", "peer-left", peer="b") == ""
     assert take("a", "peer-joined", peer="b") == "b"
+    assert take("a", "peer-joined", peer="b") == ""
+    assert take("a", "peer-joined", peer="b", standby=True) == "b"  # of a run that waited for it
     assert take("a", "peer-joined", peer="elsewhere") == ""
     take("b", "supervisor-up")
     assert log.first_cause() is None

@@ -31,7 +31,9 @@ def connect(loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: Peer
         OperationError: `python`: this Python has no `ssl`.
     """
     if job["nnodes"] == 1 and not job.get("spares") and not may_grow(job):
-        return Peers(job)
+        alone = Peers(job, job["workers"])  # others of a run whose link cannot be listened on
+        alone.give_up_on_missing()
+        return alone
     try:  # here, because a run on one node needs no encryption
         from clusterctl.node.peer_link.master import Master  # noqa: PLC0415
         from clusterctl.node.peer_link.worker import Worker  # noqa: PLC0415

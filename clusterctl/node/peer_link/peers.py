@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from clusterctl.node.peer_link.messages import PeerMessage, SilentPeer
-from clusterctl.node.run.files.node_job import NodeJob, Seat
+from clusterctl.node.peer_link.peer import AWAITED, OVER, Peer
+from clusterctl.node.run.files.node_job import NodeJob
 
 
 class Peers:
@@ -16,35 +17,39 @@ class Peers:
 
     port = 0
     """Where the master listens."""
-    begun = True
-    """All nodes may start their ranks; of a job with a command before them."""
     again: Optional[PeerMessage] = None
     """What becomes of the run, as the master said last; only workers hear it."""
 
-    def __init__(self, job: NodeJob) -> None:
-        self.missing: Set[str] = set()
-        """Nodes that have never been there."""
-        self.afters: Dict[str, PeerMessage] = {}
-        """What each worker told with its bye, of a run that may restart."""
-        self.seats: Dict[str, Seat] = {}
-        """Where the nodes are that have joined and stand by."""
-        self.spares = set(job.get("spares") or ())
-        """The nodes that stand by, also these: their end is not the run's."""
+    def __init__(self, job: NodeJob, names: Sequence[str]) -> None:
+        spares = job.get("spares") or ()
+        self.others: Dict[str, Peer] = {
+            name: Peer(number, spare=name in spares) for number, name in enumerate(names, 1)
+        }
+        """What is known of each of them, in the order of their numbers."""
+
+    def change(self, name: str, **facts: Any) -> None:  # noqa: ANN401  (the fields of `Peer`)
+        """Note what is new of a node."""
+        self.others[name] = self.others[name]._replace(**facts)
+
+    @property
+    def missing(self) -> Set[str]:
+        """The nodes that the start waits for: a spare is none."""
+        return {n for n, peer in self.others.items() if peer.phase == AWAITED and not peer.spare}
 
     @property
     def acknowledged(self) -> bool:
-        """The link has nothing more to send or receive."""
-        return True
+        """The link has nothing more to send or receive: every node that was there has ended."""
+        return all(peer.done for peer in self.others.values() if peer.heard is not None)
 
     @property
     def all_done(self) -> bool:
         """The run has ended on every node that this one waits for."""
-        return True
+        return all(peer.done for peer in self.others.values())
 
     @property
     def rest_done(self) -> bool:
         """Every worker that was ever there has ended."""
-        return True
+        return all(peer.done for peer in self.others.values() if peer.came)
 
     @property
     def others_over(self) -> bool:
@@ -53,13 +58,13 @@ class Peers:
 
     @property
     def all_ready(self) -> bool:
-        """Every worker that has ranks has told that they may start."""
-        return True
+        """Every node that has ranks has told that they may start; the master of those of all."""
+        return all(peer.ready or peer.done or peer.spare for peer in self.others.values())
 
     @property
     def lives(self) -> Dict[str, Optional[PeerMessage]]:
         """What each worker whose part is not over has told of its ranks; None: nothing."""
-        return {}
+        return {name: peer.life for name, peer in self.others.items() if not peer.done}
 
     @property
     def silences(self) -> Dict[str, float]:
@@ -72,12 +77,12 @@ class Peers:
 
     def give_up_on_missing(self) -> None:
         """Expect those no longer that have never been there."""
+        for name, peer in self.others.items():
+            if peer.phase == AWAITED:
+                self.change(name, phase=OVER)
 
-    def expect(self, name: str) -> None:
-        """Let a worker come that was lost, or was not part of the run."""
-
-    def withdraw(self, name: str) -> None:
-        """Expect a worker no longer that has not come."""
+    def disconnect(self, name: str) -> None:
+        """Close the connection of a worker; it may come again."""
 
     def tell_ready(self) -> None:
         """Tell the master that this node's ranks may start."""
@@ -99,6 +104,9 @@ class Peers:
 
     def send_again(self, again: PeerMessage) -> None:
         """Tell every worker what becomes of the run after its end."""
+
+    def dismiss(self, again: PeerMessage) -> None:
+        """Tell those workers that are left out of the next attempt before the others hear of it."""
 
     def close(self) -> None:
         """Leave."""

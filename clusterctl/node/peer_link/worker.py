@@ -42,7 +42,7 @@ CLOCK_SECONDS = 600.0
 class Worker(Peers):
     """A worker's side: keeps the one connection, or notices that it is over."""
 
-    begun = others_over = False
+    others_over = False
     acknowledged = False
     """The master knows that the run is over here (or has exited itself)."""
 
@@ -50,13 +50,13 @@ class Worker(Peers):
         self, loop: EventLoop, job: NodeJob, secrets: Dict[str, str], events: PeerEvents
     ) -> None:
         """Start to connect to the master's supervisor."""
-        super().__init__(job)
+        self._master = job["master"]["node"]
+        super().__init__(job, [self._master])
         link = job["link"]
         self._loop, self._events = loop, events
         self._address = (link["address"], link["port"])
         self._source = job["address"]
         self._lost_after = link["lost_after"]
-        self._master = job["master"]["node"]
         self._hello: Dict[str, Any] = {"token": secrets["token"], "node": job["node"]}
         attempt = run_attempt(job)
         if attempt:
@@ -79,7 +79,6 @@ class Worker(Peers):
         self._bye = False
         self._unacknowledged: List[PeerMessage] = []
         self._given_up = False
-        self.missing = {self._master}
         self._ready: PeerMessage = {}
         self._connect()
         loop.call_every(heartbeat_seconds(self._lost_after), self._heartbeat)
@@ -97,8 +96,8 @@ class Worker(Peers):
     def silent(self) -> List[SilentPeer]:
         """Return the master if it neither ended nor was heard lately."""
         silence = time.monotonic() - self._heard_at
-        known = self.acknowledged or self.missing or self.others_over
-        if known or silence <= SILENT_SECONDS:
+        open_end = self.others[self._master].came and not (self.acknowledged or self.others_over)
+        if not open_end or silence <= SILENT_SECONDS:
             return []
         return [silent_peer(self._master, silence, self._last_error)]
 
@@ -176,7 +175,7 @@ class Worker(Peers):
             self._events.master_over(parse_over(message))
             self.others_over = True
         elif "begin" in message:
-            self.begun = True
+            self.change(self._master, ready=True)
         elif "again" in message:
             self.again = parse_again(message["again"])
         elif "bye" in message:
@@ -187,8 +186,9 @@ class Worker(Peers):
         self._welcome = True
         for unsent in self._unacknowledged:
             channel.send(unsent)
-        if self.missing:
-            self.missing.clear()
+        master = self.others[self._master]
+        if not master.came:
+            self.others[self._master] = master.arrived(self._connected_at, None)
             self._events.peer_joined(self._master)
         self._ping()
 

@@ -104,7 +104,8 @@ def decide_next(
     if decision.action == "end":
         return Decided(decision, found.newest, end)
     if problem:
-        decision = decision._replace(action="end", why="%s; %s" % (decision.why, problem))
+        why = "%s; %s" % (decision.why, problem)
+        decision = decision._replace(action="end", why=why, without=without)
         return Decided(decision, found.newest, end, lacks, way_on=_way_on(job, without))
     decision = decision._replace(action="again", without=without)
     return Decided(decision, found.newest, end, joined=fit)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Dict, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from clusterctl.node.peer_link.messages import SILENT_SECONDS, PeerMessage, heartbeat_seconds
+from clusterctl.node.peer_link.peer import ADMITTED, OVER, THERE, Peer
 from clusterctl.node.run.files.node_job import Seat, run_attempt
 from clusterctl.node.supervisor.apart import run_apart
 from clusterctl.node.supervisor.around.time_limit import seconds_left
-from clusterctl.node.supervisor.next_attempt import GO, OPEN, OVER, Attempt, NextAttempt
+from clusterctl.node.supervisor.next_attempt import GO, OPEN, Attempt, NextAttempt
 from clusterctl.node.supervisor.shutdown import FAILURE_GRACE
 
 TYPE_CHECKING = False
@@ -34,75 +35,65 @@ class MasterAttempt(NextAttempt):
     def __init__(self, attempt: Attempt) -> None:
         """Expect the attempt to end."""
         super().__init__(attempt)
-        self._lost: Dict[str, float] = {}
-        """Nodes that fell silent → from when on their ranks have certainly ended."""
-        self._gone: Set[str] = set()
-        """Those that stood by, and are there no longer."""
-        self._joined: Dict[str, Seat] = {}
-        """The nodes that have joined since the attempt began, and are there."""
         self._wait_until = 0.0
-        self._decided_with: Set[str] = set()
-        """The nodes that had joined when it was decided last."""
+        self._decided_at = 0.0
+        """When it was decided first: waits count from then."""
+        self._decided_with: Dict[str, Optional[Seat]] = {}
+        """Who was present when it was decided last, each with its seat if it had joined."""
         self._end: Optional[AttemptEnd] = None
         """How the attempt ended, while the run waits: a node that is back tells nothing of it."""
         self._patterns: Optional[Dict[str, Any]] = None
         """Which of the job's are in what failed; None: not looked for yet."""
 
-    def note_lost(self, node: str) -> None:
-        """Take a node that fell silent: by now it has found that out as well, or soon will."""
-        self._joined.pop(node, None)
+    def _fence(self, peer: Peer) -> float:
+        """Return when the ranks of a node that was lost have certainly ended.
+
+        It finds out that it is lost, too; one that is back has verified that they have.
+        """
+        if peer.lost_at is None or peer.phase in (THERE, OVER):
+            return 0.0
         grace = float(self._job["stop"].get("failure_grace", FAILURE_GRACE))
-        beat = heartbeat_seconds(self._job["link"]["lost_after"])
-        fence = beat + grace + FENCE_SECONDS
-        if run_attempt(self._job) > 1 and node in self._peers.missing:
-            fence += self._job["link"]["lost_after"] + beat  # it may have begun that much later
-        self._lost[node] = time.monotonic() + fence
+        lost_after = self._job["link"]["lost_after"]
+        beat = heartbeat_seconds(lost_after)
+        # One that did not come to a further attempt may have begun that much later.
+        later = lost_after + beat if run_attempt(self._job) > 1 and not peer.came else 0.0
+        return peer.lost_at + beat + grace + FENCE_SECONDS + later
 
-    def drop_spare(self, node: str) -> None:
-        """Count on a spare no longer; what was decided with it is decided again."""
-        self._gone.add(node)
-        self._joined.pop(node, None)
-        if self.again and node not in self._spares_after(self.again):
-            self.again = None
-
-    def note_joined(self, seat: Seat) -> None:
-        """Count on a node that has joined; what was decided without it is decided again."""
-        self._joined[seat["node"]] = seat
-        self._gone.discard(seat["node"])
-        if seat["node"] in self._lost:
-            self._lost[seat["node"]] = 0.0  # it has verified that its earlier ranks have ended
-        self.again = None
+    def _present(self) -> Dict[str, Optional[Seat]]:
+        return {name: peer.seat for name, peer in self._peers.others.items() if peer.present}
 
     def _poll(self, *, late: bool) -> str:
+        if self.again is not None and self._present() != self._decided_with:
+            self.again = None  # decided again
         if self.again is None:
             all_told = self._peers.all_done or (late and self._peers.rest_done)
             if all_told and not self._looking and self._has_news():
                 self._decide()
-            return OPEN
-        if time.monotonic() < self._due:
-            return OPEN
-        gone = {*self._lost, *self.again["without"]} - self._joined.keys()
-        silences = {n: each for n, each in self._peers.silences.items() if n not in gone}
-        for node, silence in silences.items():
-            if silence <= self._job["link"]["lost_after"]:
-                continue
-            if not self._job.get("lineup"):
-                self.give_up("%s has been silent for %.0f s" % (node, silence))
-                return OVER
-            self.note_lost(node)
-            self.again = None  # decided again: without it, or not at all
-            return OPEN
-        if any(silence > SILENT_SECONDS for silence in silences.values()):
-            return OPEN
-        self._take({**self.again, "go": True})
-        self._peers.send_again(self.again)
-        return GO
+        elif time.monotonic() >= self._due and self._all_heard(self.again["without"]):
+            self._take({**self.again, "go": True})
+            self._peers.send_again(self.again)
+            return GO
+        return OPEN
+
+    def _all_heard(self, without: Sequence[str]) -> bool:
+        """Tell whether all that take part were heard lately; who is lost is decided without."""
+        lost_after, heard = self._job["link"]["lost_after"], True
+        for node, silence in self._peers.silences.items():
+            peer = self._peers.others[node]
+            if peer.phase == ADMITTED:  # it comes soon: the next attempt would not know it
+                heard = heard and silence >= 0
+            elif peer.present and (peer.seat or node not in without):
+                heard = heard and silence <= min(SILENT_SECONDS, lost_after)
+                if silence > lost_after and self._job.get("lineup"):
+                    self._peers.others[node] = peer.lost(time.monotonic())
+                elif silence > lost_after:
+                    self.give_up("%s has been silent for %.0f s" % (node, silence))
+        return heard
 
     def _has_news(self) -> bool:
         """Tell whether there is more to decide by than that the run waits for nodes."""
-        came = self._joined.keys() & self._peers.afters.keys()
         over = time.monotonic() >= self._wait_until
-        return self._waits is None or over or came != self._decided_with
+        return self._waits is None or over or self._present() != self._decided_with
 
     def _waits_for_nodes(self, why: str) -> bool:
         """Wait for nodes to join, as long as the job allows; False: no longer."""
@@ -120,14 +111,14 @@ class MasterAttempt(NextAttempt):
     def _decide(self) -> None:
         """Decide with what all nodes have told; only the master does."""
         try:
-            self._decide_by(self._peers.afters)
+            self._decide_by()
         except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide how the run ended)
             import traceback  # noqa: PLC0415  (start-up counts)
 
             traceback.print_exc()
             self.give_up("it cannot be decided: %r" % error)
 
-    def _decide_by(self, told: Mapping[str, PeerMessage]) -> None:
+    def _decide_by(self) -> None:
         from clusterctl.node.peer_link.restart_messages import (  # noqa: PLC0415  (few runs)
             MOST_WITHOUT,
             WHY_LIMIT,
@@ -136,17 +127,16 @@ class MasterAttempt(NextAttempt):
         from clusterctl.node.restart.own_rules import FoundPatterns  # noqa: PLC0415
         from clusterctl.node.supervisor import decide_next  # noqa: PLC0415  (few runs)
 
-        lost = [node for node in self._lost if node in self._job["workers"]]
-        self._decided_with = set(self._joined.keys() & told.keys())
-        gone = set(lost) - self._decided_with
-        told = {node: after for node, after in told.items() if node not in gone}
+        self._decided_at = self._decided_at or time.monotonic()
+        self._decided_with, others = self._present(), self._peers.others
+        lost = [node for node in self._job["workers"] if others[node].lost_at is not None]
+        told = {name: peer.after for name, peer in others.items() if peer.after and not peer.left}
         needed = set(self._job["workers"]) - set(self._job.get("spares") or ())
         silent = sorted(needed - set(told) - set(lost))
         if silent:
             self.give_up("%s did not say what it has" % ", ".join(silent))
             return
         afters = {self._job["node"]: parse_after(self.after), **told}
-        afters = {node: after for node, after in afters.items() if node not in self._gone}
         if self._patterns is None and self._look_for_patterns(afters):
             return
         looked = self._patterns or {}
@@ -158,11 +148,15 @@ class MasterAttempt(NextAttempt):
             afters,
             patterns,
             lost,
-            [self._joined[node] for node in sorted(self._decided_with)],
+            [seat for node, seat in sorted(self._decided_with.items()) if seat and node in told],
             self._end,
         )
         if found.lacks and self._waits_for_nodes(found.decision.why):
             self._end = found.end
+            # They end, so that they can be repaired and join again.
+            why, without = found.decision.why[:WHY_LIMIT], list(found.decision.without)
+            number = run_attempt(self._job) + 1
+            self._peers.dismiss({"attempt": number, "wait_s": 0.0, "why": why, "without": without})
             return
         if found.decision.action != "again":
             self.exit_code = found.decision.exit_code
@@ -179,13 +173,14 @@ class MasterAttempt(NextAttempt):
             self.give_up("%s; its time is over before the next attempt" % found.decision.why)
             return
         newest = found.checkpoint
-        fenced = max((self._lost[node] for node in lost), default=0.0) - time.monotonic()
+        begins = self._decided_at + found.decision.wait_s
+        begins = max([begins, *(self._fence(others[node]) for node in lost)])
         self._take(
             {
                 "attempt": run_attempt(self._job) + 1,
                 "checkpoint": newest.path if newest else None,
                 "step": newest.step if newest else None,
-                "wait_s": max(found.decision.wait_s, round(fenced, 1)),
+                "wait_s": max(0.0, round(begins - time.monotonic(), 1)),
                 "why": found.decision.why[:WHY_LIMIT],
                 "go": False,
                 "without": list(found.decision.without),

@@ -1,4 +1,4 @@
-"""Lets nodes join a run: the master counts who is there, lost or expected, and answers `join`.
+"""Lets nodes join a run: the master counts who takes part, and answers `join`.
 
 A node that joins an elastic run gets ranks from the launcher. In a run of a fixed size that
 restarts itself it stands by, like a spare node of the launch.
@@ -6,9 +6,12 @@ restarts itself it stands by, like a spare node of the launch.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Set
+import time
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional
 
-from clusterctl.node.event_loop import EventLoop, Timer
+from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.peer_link.peer import ADMITTED, Peer
 from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.restart_messages import MOST_WITHOUT
 from clusterctl.node.peer_link.run_tokens import node_token
@@ -37,35 +40,24 @@ class Members:
         self._most = elastic["max_nodes"] if elastic and is_master else 0
         if is_master and job.get("lineup") and may_restart(job):
             self._most = len(job["workers"]) + 1 + MOST_WITHOUT
-        self._numbers: Dict[str, int] = {job["master"]["node"]: 0}
-        for worker in job["workers"]:
-            self._numbers[worker] = len(self._numbers)
-        self._next = len(self._numbers)
+        self._master = job["master"]["node"]
+        self._next = len(job["workers"]) + 1
         """The number that no node has had."""
-        self._left: Set[str] = set()
-        """Nodes that are not there: lost, or not there yet."""
-        self._joining: Dict[str, bool] = {}
-        """Nodes that were let in and have not come yet; True: they were never part of the run."""
-        self._timers: Dict[str, Timer] = {}
-        """By node: when it is expected no longer."""
 
     @property
     def nodes(self) -> List[str]:
         """All nodes that are or were part of the run, the master first."""
-        return list(self._numbers)
+        return [self._master, *self._peers.others]
 
-    def _present(self) -> int:
-        return len(self._numbers) - len(self._left)
+    @property
+    def ranked(self) -> List[str]:
+        """Those that do not stand by."""
+        return [self._master, *(n for n, peer in self._peers.others.items() if not peer.spare)]
 
-    def leave(self, node: str) -> bool:
-        """Count a node as lost; tell whether an elastic run has enough nodes left."""
-        self._joining.pop(node, None)
-        self._left.add(node)
-        return 0 < self._least <= self._present()
-
-    def has_left(self, node: str) -> bool:
-        """Tell whether a node is lost, or not there yet."""
-        return node in self._left
+    def enough_without(self, node: str) -> bool:
+        """Tell whether the run continues without a node: elastic, with enough nodes left."""
+        others = [peer for name, peer in self._peers.others.items() if name != node]
+        return 0 < self._least <= 1 + sum(peer.present for peer in others)
 
     def answer(self, request: Dict[str, Any], *, over: bool) -> Dict[str, Any]:
         """Let a node join, or with `withdraws` expect it no longer; with `asks` only tell.
@@ -81,18 +73,15 @@ class Members:
         refusal = self._refusal(node, over=over)
         if refusal or request.get("asks"):
             return refusal or {"allowed": True}
-        if node not in self._joining:
-            self._joining[node] = node not in self._numbers
-        if node not in self._numbers:
-            self._numbers[node] = self._next
-            self._next += 1
-        self._left.add(node)
-        self._peers.expect(node)
+        others = self._peers.others
+        peer = others.get(node) or Peer(self._next, ADMITTED)
+        self._next = max(self._next, peer.number + 1)
+        self._peers.disconnect(node)  # of its earlier part
+        others[node] = peer.admitted(time.monotonic())
         self._on_change()
-        self._cancel_timer(node)
-        self._timers[node] = self._loop.call_later(JOIN_SECONDS, lambda: self._withdraw(node))
+        self._loop.call_later(JOIN_SECONDS, partial(self._withdraw, node, others[node]))
         connection = {"link_port": self._peers.port, "token": node_token(self._token, node)}
-        return {"node_rank": self._numbers[node], "nodes": self.nodes, **connection}
+        return {"node_rank": others[node].number, "nodes": self.nodes, **connection}
 
     def _refusal(self, node: str, *, over: bool) -> Dict[str, Any]:
         """Return why a node cannot join now; nothing if it can."""
@@ -101,33 +90,24 @@ class Members:
         if not self._most:
             message = "the run has a fixed number of nodes and no restarts, so no node can join it"
             return {"refused": "not-elastic", "message": message}
+        others = dict(self._peers.others)
+        peer = others.pop(node, None)
         silent = self._peers.silences.get(node, 0.0) > self._lost_after  # while its end is known
-        if node in self._numbers and node not in self._left and not silent:
+        if node == self._master or (peer and peer.present and not silent):
             return {"refused": "joined", "message": "the node is part of the run already"}
-        count = self._present() + len(self._joining.keys() - {node})
+        count = 1 + sum(one.present or one.phase == ADMITTED for one in others.values())
         if count >= self._most:
             message = "the run is full: it has %d of %d nodes" % (count, self._most)
             return {"refused": "full", "message": message}
         return {}
 
-    def arrive(self, node: str) -> None:
-        """Count a node as there: its supervisor has come."""
-        self._cancel_timer(node)
-        if self._joining.pop(node, None) is not None:
-            self._left.discard(node)
-
-    def _cancel_timer(self, node: str) -> None:
-        timer = self._timers.pop(node, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _withdraw(self, node: str) -> None:
-        """Expect a node no longer that was let in, unless it has come."""
-        self._cancel_timer(node)
-        new = self._joining.pop(node, None)
-        if new:
-            del self._numbers[node]
-            self._left.discard(node)
-        if new is not None:
-            self._peers.withdraw(node)
-            self._on_change()
+    def _withdraw(self, node: str, let_in: Optional[Peer] = None) -> None:
+        """Expect a node no longer that has not come; `let_in`: nor was let in again since."""
+        peer = self._peers.others.get(node)
+        if peer is None or peer.phase != ADMITTED or (let_in and peer is not let_in):
+            return
+        if peer.lost_at is None:  # it was never part of the run
+            del self._peers.others[node]
+        else:
+            self._peers.others[node] = peer.lost(time.monotonic())
+        self._on_change()

@@ -20,7 +20,6 @@ from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.run.files.node_job import (
     NodeJob,
-    Seat,
     may_restart,
     most_attempts,
     run_attempt,
@@ -143,15 +142,6 @@ class NextAttempt:
             self.give_up("%s, whose supervisor decides, is lost" % cause.lost)
         if len(self._causes) < MOST_CAUSES:
             self._causes.append(cause)
-
-    def note_lost(self, node: str) -> None:
-        """Only the master counts who is there."""
-
-    def note_joined(self, seat: Seat) -> None:
-        """Only the master counts who is there."""
-
-    def drop_spare(self, node: str) -> None:
-        """Only the master counts who is there."""
 
     def note_failure(self, cause: Cause) -> None:
         """Take a rank or the launcher that failed on this node by itself."""

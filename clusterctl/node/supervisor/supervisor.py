@@ -72,7 +72,9 @@ class Supervisor:
         self._around = AroundCommands(loop, job, spawner, record, self._ranks.watch_child)
         self._members = Members(loop, job, self._peers, secrets["token"], self._save)
         env = spawner.environment
-        self._notify = Notifier(loop, job, record, secrets, env, self._nodes, self.began)
+        self._notify = Notifier(
+            loop, job, record, secrets, env, lambda: self._members.ranked, self.began
+        )
         attempt = Attempt(
             loop, job, record, self._peers, self._housekeeping.guard, self._save, self._notify.waits
         )
@@ -137,7 +139,7 @@ class Supervisor:
     def _begin(self) -> None:
         if self._ending.begun:
             return
-        if not self._peers.all_ready or (self._job["node_rank"] and not self._peers.begun):
+        if not self._peers.all_ready:
             self.loop.call_later(BEGIN_POLL, self._begin)
             return
         self._peers.send_begin()
@@ -200,10 +202,7 @@ class Supervisor:
             return self._hang.dump(request["order"])
         if ask == "join":
             over = self._ending.begun and not self._next.may_follow
-            answer = self._members.answer(request, over=over)
-            if "token" in answer:  # its earlier part is over, though that may not have been noted
-                self._next.note_lost(request["joins"])
-            return answer
+            return self._members.answer(request, over=over)
         return {"error": "no such question: %s" % ask}
 
     def stop(self, order: Dict[str, Any]) -> None:
@@ -250,12 +249,9 @@ class Supervisor:
         self._record.event("clock", offset_s=round(offset, 6), error_s=round(error, 6))
 
     def peer_joined(self, node: str) -> None:
-        """Count a node as there; one that joins a run of a fixed size stands by."""
-        self._members.arrive(node)
-        seat = self._peers.seats.get(node)
-        if seat is not None:
-            self._next.note_joined(seat)
-        self._record.event("peer-joined", peer=node, standby=seat is not None)
+        """Note that a node is there; one that joins a run of a fixed size stands by."""
+        standby = self._peers.others[node].seat is not None
+        self._record.event("peer-joined", peer=node, standby=standby)
         self._save()
 
     def master_over(self, state: str) -> None:
@@ -270,11 +266,10 @@ class Supervisor:
             return
         seconds = self._job["link"]["lost_after"]
         reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
-        self._next.note_lost(node)
         if self._ending.certain and self._peers.others_over:
             return  # it left after its end, and had told us why
         if self._continues_without(node, reason):
-            if self._job.get("elastic") and node not in self._peers.spares:
+            if self._job.get("elastic") and not self._peers.others[node].spare:
                 began = time.time() - seconds
                 self.loop.call_later(LEFT_SECONDS, lambda: self._ranks.end_older(began, node))
             return
@@ -295,13 +290,11 @@ class Supervisor:
         """
         if self._job["node_rank"] != 0:
             return False
-        known = self._members.has_left(node)
-        if node in self._peers.spares:
-            self._members.leave(node)
-            self._next.drop_spare(node)
-        elif self._ending.begun or not self._members.leave(node):
+        peer = self._peers.others[node]
+        if not peer.spare and (self._ending.begun or not self._members.enough_without(node)):
             return False
-        if not known:  # however often it tells us
+        if not peer.left:  # however often it tells us
+            self._peers.change(node, left=True)
             self._record.event("peer-left", peer=node, message=words)
         return True
 
@@ -351,11 +344,8 @@ class Supervisor:
 
     # The end.
 
-    def _nodes(self) -> List[str]:
-        return [node for node in self._members.nodes if node not in self._peers.spares]
-
     def _is_up(self) -> bool:
-        return self._ranks.all_started and not self._peers.missing - self._peers.spares
+        return self._ranks.all_started and not self._peers.missing
 
     def _is_ending(self) -> bool:
         return self._ending.begun

@@ -247,7 +247,7 @@ class RunLog:
         if kind != "peer-joined" or not isinstance(name, str) or self._some_nodes:
             return ""
         if name in self.events:
-            again = name in self._lost
+            again = name in self._lost or event.get("standby") is True  # one that was let in
             self._lost.discard(name)
             return name if again else ""
         node = next((one for one in self.cluster.left_out if one.name == name), None)

@@ -20,6 +20,7 @@ from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link import master, tls_channel
 from clusterctl.node.peer_link.master import Master
 from clusterctl.node.peer_link.messages import PeerMessage
+from clusterctl.node.peer_link.peer import Peer
 from clusterctl.node.peer_link.peer_link import connect
 from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.run_tokens import node_token
@@ -472,7 +473,8 @@ def test_a_lost_worker_is_no_part_of_a_run_that_continues_until_it_joins_again()
         net.until(lambda: not net.master.missing)
         assert isinstance(net.master, Master)
         silent = net.master._channels["w0"]
-        net.master._last["w0"] = silent.last_received = time.monotonic() - 3
+        silent.last_received = time.monotonic() - 3
+        net.master.change("w0", heard=silent.last_received)
         net.master._check_silence()
         assert net.heard["master"].of("lost") == ["w0"]
         net.live(1.0)  # it tries again and again
@@ -480,11 +482,23 @@ def test_a_lost_worker_is_no_part_of_a_run_that_continues_until_it_joins_again()
         assert net.heard["master"].of("joined") == ["w0"]
         net.until(lambda: net.heard["w0"].of("lost"))
         first.close()
-        net.master.expect("w0")
+        net.master.others["w0"] = net.master.others["w0"].admitted(0.0)
         again = net.worker(0)
         net.until(lambda: net.heard["master"].of("joined") == ["w0", "w0"])
         again.close()
         net.until(lambda: net.heard["master"].of("lost") == ["w0", "w0"])
+
+
+def test_a_worker_that_comes_after_it_was_given_up_is_waited_for() -> None:
+    """As a spare node does that is late: nobody would notice its loss."""
+    with link(1, lost_after=2.0) as net:
+        net.master.give_up_on_missing()
+        assert net.master.all_done
+        worker = net.worker(0)
+        net.until(lambda: net.heard["master"].of("joined"))
+        assert not net.master.all_done
+        worker.close()
+        net.until(lambda: net.heard["master"].of("lost") == ["w0"])
 
 
 def test_a_lost_worker_that_returns_while_the_run_ends_hears_why() -> None:
@@ -492,7 +506,8 @@ def test_a_lost_worker_that_returns_while_the_run_ends_hears_why() -> None:
         worker = net.worker(0)
         net.until(lambda: not net.master.missing)
         assert isinstance(net.master, Master)
-        net.master._last["w0"] = net.master._channels["w0"].last_received = time.monotonic() - 3
+        net.master._channels["w0"].last_received = time.monotonic() - 3
+        net.master.change("w0", heard=time.monotonic() - 3)
         net.master._check_silence()
         net.master.send_ending({"by": "lost", "node": "master", "reason": "why"})
         net.until(lambda: net.heard["w0"].of("ending"))
@@ -523,8 +538,8 @@ def test_who_asks_without_reading_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
             data = b'{"ping": 1.0}\n' * 1000
             return False
 
-        net.until(lambda: flood() or net.master._last_error.get("w0"))
-        assert net.master._last_error == {"w0": "it does not read"}
+        net.until(lambda: flood() or net.master.others["w0"].error != Peer(0).error)
+        assert net.master.others["w0"].error == "it does not read"
         tls.close()
 
 
@@ -581,7 +596,7 @@ def test_silence_is_loss_on_both_sides() -> None:
         assert worker.acknowledged
 
 
-ALONE: Any = {"nnodes": 1, "node_rank": 0}
+ALONE: Any = {"nnodes": 1, "node_rank": 0, "workers": []}
 FIRST_OF_TWO: Any = {"nnodes": 2, "node_rank": 0}
 
 
@@ -676,9 +691,19 @@ def test_a_worker_tells_what_is_after_an_attempt_and_hears_what_becomes_of_the_r
         first.send_bye("failed", AFTER)
         second.send_bye("failed")
         net.until(lambda: net.master.all_done)
-        assert net.master.afters == {"w0": AFTER}, "the other's end is final"
+        told = {name: peer.after for name, peer in net.master.others.items()}
+        assert told == {"w0": AFTER, "w1": None}, "the other's end is final"
         net.master.send_again(AGAIN)
         net.until(lambda: first.again == second.again == AGAIN)
+
+
+def test_only_a_worker_that_is_left_out_hears_so_while_the_others_wait() -> None:
+    with link() as net:
+        first, second = net.worker(0), net.worker(1)
+        net.until(lambda: not net.master.missing)
+        net.master.dismiss({**AGAIN, "go": False, "without": ["w1"]})
+        net.until(lambda: second.again)
+        assert first.again is None
 
 
 def of_attempts(net: Link, ours: int, theirs: int) -> Worker:

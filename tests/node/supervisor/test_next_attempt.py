@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from clusterctl.node.peer_link.peer import ADMITTED, Peer
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.restart_messages import parse_again
 from clusterctl.node.restart.judgement import FRUITLESS, NO_PROGRESS
 from clusterctl.node.run.processes.boot import uptime
@@ -37,15 +40,7 @@ class Node:
         self.events: list[str] = []
         self.endings: list[dict[str, Any]] = []
         self.told: list[dict[str, Any]] = []
-        self.peers = SimpleNamespace(
-            afters={},
-            again=None,
-            all_done=True,
-            missing=(),
-            silences={},
-            send_again=self.told.append,
-            send_ending=self.endings.append,
-        )
+        self.dismissed: list[dict[str, Any]] = []
         job: Any = {
             "node": f"n{rank}", "node_rank": rank, "workdir": "/w", "attempt": 1, "run": "r",
             "master": {"node": "n0"}, "workers": [], "link": {"lost_after": 5.0},
@@ -54,13 +49,34 @@ class Node:
         }  # fmt: skip
         record: Any = SimpleNamespace(event=lambda kind, **_: self.events.append(kind), paths=None)
         guard = key_of(os.getpid())
-        peers: Any = self.peers
+        peers: Any = SimpleNamespace(
+            again=None,
+            all_done=True,
+            others=Peers(job, job["workers"]).others,
+            silences={},
+            send_again=self.told.append,
+            dismiss=self.dismissed.append,
+            send_ending=self.endings.append,
+        )
+        self.peers = peers
         self.waits: list[str] = []
         loop: Any = SimpleNamespace()
         given = Attempt(loop, job, record, peers, guard, lambda: None, self.waits.append)
         self.master = MasterAttempt(given)
         self.next = NextAttempt(given) if rank else self.master
         self.next._own = OWN
+
+    def tell(self, *names: str, after: dict[str, Any] = OWN) -> None:
+        """Let workers end, with what they know."""
+        for name in names:
+            self.peers.others[name] = self.peers.others[name].arrived(0.0, None).ended(after)
+
+    def join(self, name: str) -> Any:
+        """Let a node that was lost join again; return its seat."""
+        seat: Any = {"node": name, "address": "a", "procs": 1}
+        let_in = self.peers.others[name].lost(time.monotonic()).admitted(0.0)
+        self.peers.others[name] = let_in.arrived(0.0, seat)
+        return seat
 
     def poll(self) -> str:
         return self.next.poll(late=False)
@@ -137,7 +153,7 @@ def test_a_worker_whose_master_has_finished_waits_for_nobody() -> None:
 def test_a_long_reason_of_a_master_fits_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     decides(monkeypatch, "again")
     node = Node(workers=["n1"])
-    node.peers.afters = {"n1": OWN}
+    node.tell("n1")
     node.next.give_up("n1: " + "no disk; " * 1000)
     node.poll()
     assert parse_again(node.told[-1])["why"].startswith("n1: no disk")
@@ -148,7 +164,8 @@ def test_a_master_waits_for_all_and_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     node = Node(workers=["n1"])
     node.peers.all_done = False
     assert (node.poll(), node.told) == (OPEN, [])
-    node.peers.all_done, node.peers.afters = True, {"n1": OWN}
+    node.peers.all_done = True
+    node.tell("n1")
     assert node.poll() == OPEN
     assert [one["go"] for one in node.told] == [False]
     node.peers.silences = {"n1": 4.5}
@@ -172,7 +189,7 @@ def test_until_it_goes_a_stop_or_a_loss_is_final(
 ) -> None:
     decides(monkeypatch, "again")
     node = Node(workers=["n1"])
-    node.peers.afters = {"n1": OWN}
+    node.tell("n1")
     assert node.poll() == OPEN
     assert node.next.account["again"]["attempt"] == 2
     spoil(node)
@@ -182,19 +199,10 @@ def test_until_it_goes_a_stop_or_a_loss_is_final(
     assert node.next.account["again"] is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "afters", "why"),
-    [
-        ({"workers": ["n1"]}, {}, "n1 did not say what it has"),
-    ],
-)
-def test_a_master_that_lacks_something_does_not_decide(
-    changes: dict[str, Any], afters: dict[str, Any], why: str
-) -> None:
-    node = Node(**changes)
-    node.peers.afters = afters
+def test_a_master_that_lacks_something_does_not_decide() -> None:
+    node = Node(workers=["n1"])
     node.poll()
-    assert node.next.why_not == why
+    assert node.next.why_not == "n1 did not say what it has"
 
 
 def test_a_decision_that_fails_costs_the_next_attempt_alone(
@@ -228,7 +236,7 @@ def test_a_node_that_keeps_its_rank_from_running_is_to_be_left_out(tmp_path: Pat
     node.next._record.paths = SimpleNamespace(attempts=str(tmp_path / "attempts"))  # type: ignore[assignment]
     node.next._own = {**OWN, "sight": {"workdir": "/w"}}
     blamed = {**OWN, "sight": {"workdir": "/w"}, "blame": "rank 1 (pid 7) waits for a file server"}
-    node.peers.afters = {"n1": blamed}
+    node.tell("n1", after=blamed)
     node.next.see(Cause("hang", "no rank has shown a sign of life for 300 s", "n0"))
     node.poll()
     assert "rank 1 (pid 7) waits for a file server on n1; " in node.next.why_not
@@ -290,7 +298,7 @@ def test_a_node_that_falls_silent_between_two_attempts_is_left_out_too(
 
     monkeypatch.setattr(decide_next, "decide_next", decide)
     node = Node(**OTHERS)
-    node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
+    node.tell("n1", "n2", "n3")
     assert node.poll() == OPEN
     node.peers.silences = {"n2": 6.0}
     assert (node.poll(), node.poll()) == (OPEN, OPEN)
@@ -313,14 +321,14 @@ def test_a_spare_that_is_gone_is_not_decided_with(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(decide_next, "decide_next", decide)
     node = Node(**OTHERS)
-    node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
+    node.tell("n1", "n2", "n3")
     assert node.poll() == OPEN
-    node.next.drop_spare("n3")
+    node.peers.others["n3"] = node.peers.others["n3"].lost(-100.0)
     node.peers.silences = {"n3": 100.0}
     assert (node.poll(), node.poll()) == (OPEN, GO)
     assert asked == [{"n0", "n1", "n2", "n3"}, {"n0", "n1", "n2"}]
-    seat: Any = {"node": "n3", "address": "a", "procs": 1}
-    node.next.note_joined(seat)
+    node.join("n3")
+    node.peers.others["n3"] = node.peers.others["n3"].ended(OWN)
     node.poll()
     assert asked[2:] == [{"n0", "n1", "n2", "n3"}], "it is back"
 
@@ -340,19 +348,32 @@ def test_a_run_that_lacks_nodes_waits_for_one_to_join_and_begins_with_it(
 
     monkeypatch.setattr(decide_next, "decide_next", decide)
     node = Node(**{**OTHERS, "spares": []}, restart={**RESTART, "wait": 60.0})
-    node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
+    node.tell("n1", "n2", "n3")
     assert [node.poll() for _ in range(3)] == [OPEN] * 3
     assert (asked, node.events, node.waits) == ([([], None)], ["waits"], ["no node"])
     assert node.next.account["waits"]["why"] == "no node"
-    del node.peers.afters["n1"]  # it was lost, and is back
-    seat: Any = {"node": "n1", "address": "a", "procs": 1}
-    node.next.note_lost("n1")
-    node.next.note_joined(seat)
+    (out,) = map(parse_again, node.dismissed)  # for n1, which ends and can be repaired
+    assert (out["attempt"], out["without"], out["go"], node.told) == (2, ["n1"], False, [])
+    seat, node.peers.all_done = node.join("n1"), False
     assert (node.poll(), len(asked)) == (OPEN, 1)  # it has not told what it has
-    node.peers.afters["n1"] = OWN
+    node.peers.others["n1"], node.peers.all_done = node.peers.others["n1"].ended(OWN), True
     assert (node.poll(), node.poll()) == (OPEN, GO)
     assert asked[1:] == [([seat], "of the attempt")]
     assert (node.told[-1]["joined"], node.next.account["waits"]) == ([seat], None)
+
+
+def test_the_next_attempt_does_not_begin_while_a_node_that_was_let_in_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would not know the node, which would end."""
+    decides(monkeypatch, "again")
+    node = Node(**OTHERS)
+    node.tell("n1", "n2", "n3")
+    node.peers.others["n4"] = Peer(4, ADMITTED).admitted(time.monotonic())
+    node.peers.silences = {"n4": -1.0}
+    assert [node.poll() for _ in range(3)] == [OPEN] * 3
+    node.peers.silences = {"n4": 1.0}
+    assert node.poll() == GO, "it does not come"
 
 
 def test_a_run_that_waited_in_vain_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +381,7 @@ def test_a_run_that_waited_in_vain_ends_and_says_so(monkeypatch: pytest.MonkeyPa
     found = found_of(end, lacks=True, way_on="; without it: X")
     monkeypatch.setattr(decide_next, "decide_next", lambda *_: found)
     node = Node(**OTHERS, restart={**RESTART, "wait": 60.0})
-    node.peers.afters = dict.fromkeys(("n1", "n2", "n3"), OWN)
+    node.tell("n1", "n2", "n3")
     assert node.poll() == OPEN
     node.master._wait_until = 0.0
     node.poll()

@@ -240,6 +240,24 @@ def test_a_node_that_is_cut_off_ends_its_ranks_before_the_spare_begins(make_run:
 
 
 @pytest.mark.soak
+def test_a_node_that_was_repaired_joins_the_run_that_waits_for_it(make_run: MakeRun) -> None:
+    run = of_spares(make_run, nodes=2, spares=0, wait=60, lost_after=2).start()
+    for n in range(2):
+        wait_for(run, n, n)
+    saved = save(run, 20)
+    (run.workdir / f"fail-{run.names[1]}").touch()
+    assert "continues without this node" in run.ended(1)["end"]["no_restart"], "its machine is free"
+    asks = {**run.where(0), "joins": run.names[1], "asks": True}
+    wait_until(lambda: "error" not in run.call(0, "join", asks)[-1].head)
+    assert "error" not in join(run, 1)
+    wait_for(run, 1, 1, times=2)
+    assert f"begin 1 from {saved} 2 1 2 1" in printed(run, 1, 1)
+    (run.workdir / "go").touch()
+    assert [run.ended(n)["state"] for n in range(2)] == ["finished", "finished"]
+    assert not run.left()
+
+
+@pytest.mark.soak
 def test_a_node_that_was_rebooted_joins_the_run_that_waits_for_it(make_run: MakeRun) -> None:
     run = of_spares(make_run, nodes=2, spares=0, wait=60, lost_after=2).start()
     for n in range(2):

@@ -20,9 +20,12 @@ import pytest
 
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node import run_lock
+from clusterctl.node.event_loop import EventLoop
+from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.run.processes import processes
+from clusterctl.node.supervisor.members import Members
 from clusterctl.node.supervisor.shutdown import Cause
 from clusterctl.node.supervisor.supervisor import Supervisor
 from tests.node.conftest import Head, Run
@@ -588,8 +591,23 @@ def test_a_master_that_left_after_its_end_is_not_lost(
     made._ending = SimpleNamespace(settled=False, certain=certain)
     made._job = {"link": {"lost_after": 5.0}, "node": "b", "node_rank": 1}
     made._peers = SimpleNamespace(others_over=over)
-    made._next = SimpleNamespace(note_lost=lambda _: None)
     made._record = SimpleNamespace(event=lambda kind, **_: events.append(kind))
     made._end_everywhere = causes.append
     made.peer_lost("a", "Connection refused")
     assert ([cause.lost for cause in causes], events) == (["a"] * lost, ["peer-lost"] * lost)
+
+
+def test_a_worker_whose_failure_ends_the_attempt_is_part_of_the_run_and_may_not_join() -> None:
+    """To let it in would put it out of the next attempt."""
+    job: Any = {
+        "node": "a", "node_rank": 0, "master": {"node": "a"}, "workers": ["b"], "run": "r",
+        "link": {"lost_after": 5.0}, "lineup": {"seats": []}, "restart": {"max": 1},
+    }  # fmt: skip
+    made: Any = Supervisor.__new__(Supervisor)
+    made._job, made._peers = job, Peers(job, job["workers"])
+    made._members = Members(EventLoop(), job, made._peers, "secret", lambda: None)
+    made._ending = SimpleNamespace(begun=False)
+    made._next = SimpleNamespace(may_follow=True)
+    assert not made.peer_leaves({"by": "rank", "node": "b", "reason": "it failed"})
+    asked: Any = {"ask": "join", "run": "r", "node": "a", "joins": "b"}
+    assert made.handle_request(asked, SimpleNamespace())["refused"] == "joined"

@@ -42,7 +42,7 @@ class StartWatch:
             self._timer = self._loop.call_later(self._job["start_timeout"] + more, self._check)
 
     def _check(self) -> None:
-        missing = sorted(set(self._peers.missing) - set(self._job.get("spares") or ()))
+        missing = sorted(self._peers.missing)
         self._peers.give_up_on_missing()
         if missing:
             self._end_start("not there: " + ", ".join(missing), missing)
