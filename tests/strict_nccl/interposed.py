@@ -68,7 +68,8 @@ def install(*, patience: float = 60.0, stands_for: str = "nccl") -> Program:
     create = functools.partial(_create, program)
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
     # Torch 2.15 would record its calls, and ask for a name that it has not been given yet.
-    getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(NAME)
+    recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recording.add(NAME)
     helper, init = c10d._new_process_group_helper, c10d.init_process_group
     _replace("_new_process_group_helper", functools.partial(_new_group, program, helper))
     _replace("init_process_group", functools.partial(_init, program, init, stands_for))
