@@ -57,7 +57,10 @@ NOT_ASKED = Answer(state="not-asked")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """All answers of one node, by key: `file:PATH`, `link:PATH`, `path:PATH`, `command:KEY`."""
+    """All answers of one node, by key: `file:PATH`, `link:PATH`, `path:PATH`, `command:KEY`.
+
+    The node sends the small files of a folder as one answer; each is a file here.
+    """
 
     by_key: Mapping[str, Answer]
     wanted: FactRequest = field(default_factory=FactRequest)

@@ -34,7 +34,10 @@ class Change:
 
 
 def changes(before: Mapping[str, NodeFacts], now: Mapping[str, NodeFacts]) -> tuple[Change, ...]:
-    """Return what changed on nodes that are in both, folded; what is unknown is no change."""
+    """Return what changed on the nodes that are in both and answered, folded over nodes.
+
+    A fact that is unknown at either time is no change.
+    """
     folded: dict[tuple[str, str, str], list[str]] = {}
     for name, node in now.items():
         earlier = before.get(name)

@@ -49,7 +49,10 @@ def cluster_from_hosts(name: str, words: Sequence[str]) -> Cluster:
 
 
 def document_of(name: str, nodes: Sequence[dict[str, object]], lines: dict[Path, int]) -> Document:
-    """Return the document of hosts from elsewhere; one host may have several servers by ports."""
+    """Return the document of hosts that come from elsewhere than a hosts.yaml.
+
+    One host with several ports is one machine with several servers, and meant.
+    """
     ports: dict[object, set[object]] = {}
     for node in nodes:
         ports.setdefault(node["host"], set()).add(node.get("port"))

@@ -66,7 +66,10 @@ class Merger:
         self._last.pop(node, None)
 
     def ready(self, *, now: float) -> Iterator[Piece]:
-        """Yield the pieces that are in order for sure, or waited long enough; the rest stays."""
+        """Yield the pieces that are in order for sure, or that waited long enough.
+
+        Pieces that the caller does not take stay for the next call.
+        """
         low = self._low() if self._heap else 0.0
         while self._heap and (
             self._heap[0][0] <= low

@@ -135,7 +135,10 @@ def _differ(one: Standing, other: Standing) -> bool:
 def _late(
     found: Sequence[Standing], nodes: Mapping[int, str], waiting: Container[int]
 ) -> Behind | None:
-    """Return a group's ranks that had not come to the collective, and waited in no other group."""
+    """Return the ranks of a group that had not come to the collective in which others waited.
+
+    A rank that waited in another group had a reason not to come.
+    """
     waited = [each for each in found if each.work and each.work[1] not in _PAIRS]
     if not waited or waited[0].work is None:
         return None

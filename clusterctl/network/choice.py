@@ -39,7 +39,10 @@ class Candidate:
 
 
 def candidates(facts: NodeFacts, *, wanted: str | None = None) -> tuple[Candidate, ...]:
-    """Return every address of the node, first the usable and fast; `wanted` makes one usable."""
+    """Return every address of the node, usable ones first, fastest first.
+
+    `wanted` is an address or subnet of the inventory: any address in it is usable.
+    """
     found = [
         Candidate(
             interface=interface.name,
@@ -101,7 +104,10 @@ class Network:
 
 
 def choose_network(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Network:
-    """Choose for the nodes that answered, by the inventory first; the checks judge the choice."""
+    """Choose for the nodes that answered; the checks judge the choice.
+
+    The inventory's subnet, addresses and port have priority.
+    """
     nodes = [
         node
         for node in cluster.nodes

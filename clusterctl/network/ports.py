@@ -16,7 +16,10 @@ RAS_PORTS = range(28100, FIRST)
 def choose_port(
     wanted: int | None, master: NodeFacts | None, *, but: int | None = None
 ) -> tuple[int, str]:
-    """Return the port and the reason: the one that is set, else the first free one, never `but`."""
+    """Return the port and the reason: the one that is set, else the first free one.
+
+    `but` is a port that is known to be unusable.
+    """
     if wanted is not None:
         return wanted, "set by you"
     listeners = (master.listeners if master is not None else None) or ()

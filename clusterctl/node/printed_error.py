@@ -130,7 +130,10 @@ def echoes(line: str) -> bool:
 
 
 def last_error(lines: Sequence[str]) -> PrintedError:
-    """Return the error that came first of what ended the program; empty if none was printed."""
+    """Return the error that ended the program; its line is empty if none was printed.
+
+    What fails later, at exit or in a thread, does not hide the error that came first.
+    """
     errors, ordinary = _errors(lines)
     main = [error for error in errors if not error.side] or errors[-1:]
     main = [error for error in main if not _OF_A_CHILD.match(plain(error.line))] or main
@@ -152,7 +155,10 @@ def last_error(lines: Sequence[str]) -> PrintedError:
 
 
 def lines_grace(lines: Sequence[str]) -> Optional[float]:
-    """Return how long other ranks may print after these last lines; None: these tell why."""
+    """Return how long other ranks may print, before they are ended because of these last lines.
+
+    None: these say by themselves why the rank failed.
+    """
     kept = [line for line in lines if not NOISE.match(line)]
     error = last_error(kept)
     said = error.line or next((line for line in reversed(kept) if line.strip()), "")

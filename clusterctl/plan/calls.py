@@ -207,7 +207,10 @@ def in_folder(folder: str | None, name: str, workdirs: Collection[str]) -> str:
 
 
 def in_code(path: str, workdirs: Collection[str]) -> str | None:
-    """Return a node's path relative to the code there, which the sync takes from here; or None."""
+    """Return a node's path relative to the code there, which the sync takes from the folder here.
+
+    None: it is elsewhere.
+    """
     for workdir in workdirs:
         inside = posixpath.relpath(path, workdir)
         if inside.split("/")[0] != "..":

@@ -61,7 +61,10 @@ def run_words(
 
 
 def question_words(container: Container, vendor: str = "") -> tuple[str, ...]:
-    """Return the words before a question to the job's Python; `vendor`: of the GPUs it must see."""
+    """Return the words in front of a question to the job's interpreter.
+
+    `vendor`: of the GPUs that it must see, `nvidia` or `amd`; empty: it needs none.
+    """
     if not container.docker_like:
         return (*container.before, *_apptainer_gpus(container, vendor), *container.after)
     options = (*_always(container), *_gpu_options(container, vendor))

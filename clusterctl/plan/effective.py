@@ -89,7 +89,10 @@ def _require_ranks(launcher: str, procs: int | None) -> None:
 
 
 def _relaunched(job: Job, options: Options) -> Job:
-    """Return the job with the launcher of the options; arguments for another one are kept."""
+    """Return the job with the launcher of the options.
+
+    Arguments for another launcher are kept: a later resume may use that one again.
+    """
     name = options.launcher or job.launcher
     job = replace(job, launcher=name, args_for=job.args_for or job.launcher)
     job = replace(job, args_for=None) if job.args_for == name else job

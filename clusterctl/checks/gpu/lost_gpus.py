@@ -165,7 +165,10 @@ def lost(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _not_explained(node: NodeFacts) -> Iterator[Finding]:
-    """Report GPUs that are not listed if no log can tell; a container often has a part of them."""
+    """Report GPUs that are not listed, if no log can tell that they are lost.
+
+    A container sees all GPUs of its machine on the bus, and is often given a part of them.
+    """
     others = not_listed(node.gpus) if node.gpus is not None and node.gpus.devices else ()
     if node.gpus is not None and others:
         yield finding(

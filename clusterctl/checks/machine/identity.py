@@ -280,7 +280,10 @@ def _slowest(seconds: dict[str, float], names: list[str], cluster: Cluster) -> s
 
 
 def _slow(seconds: dict[str, float], least: float) -> list[str]:
-    """Return which take long, and many times as long as most others, unless there are few."""
+    """Return which take long, and many times as long as most others.
+
+    Where all take as long, this machine may be the slow one, unless there are few.
+    """
     usual = medians_of_others(seconds)
     few = len(seconds) <= FEW
     return [

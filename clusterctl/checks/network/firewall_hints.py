@@ -10,7 +10,10 @@ from clusterctl.facts.nodefacts import NodeFacts
 def open_to(
     node: NodeFacts | None, peers: Sequence[str], port: int | None = None, drop: Drop | None = None
 ) -> str:
-    """Return how to let packets from these in, to a port or to all; `drop` drops them today."""
+    """Return how to let packets from these addresses or subnets in, to a port or to all.
+
+    `drop` is what drops them today, if that is known.
+    """
     firewall = node.firewall if node is not None else None
     return " && ".join(_allow(firewall, each, port, drop) for each in peers)
 

@@ -74,13 +74,19 @@ def command_paths(cluster: Cluster, node: Node) -> tuple[str, ...]:
 
 
 def cache_folders(cluster: Cluster) -> dict[str, str]:
-    """Return the absolute folders that `job.env` names, by variable; none in a container."""
+    """Return the folders that variables of `job.env` name, by variable; absolute ones.
+
+    In a container a path means another folder: then there are none.
+    """
     env = () if cluster.job.wrap else cluster.job.env
     return {name: path for name, path in env if name in CACHES and path.startswith("/")}
 
 
 def build_locks(cluster: Cluster) -> tuple[str, ...]:
-    """Return patterns of the locks of torch's extension builds; none in a container."""
+    """Return patterns of the locks of torch's extension builds.
+
+    In a container a path means another file: then there are none.
+    """
     if cluster.job.wrap:
         return ()
     env = dict(cluster.job.env)

@@ -71,7 +71,10 @@ of_value("linger", bool, "self")
 
 @Fact("kill_user_processes", LOGIND)
 def parse_kill_user_processes(answers: Answers) -> bool | None:
-    """Return whether logind kills processes at logout (distributions say no); None: no settings."""
+    """Return whether logind kills processes when a session ends; None if it has no settings.
+
+    systemd's default is yes; every known distribution is built with no.
+    """
     return parse_logind(answers, "KillUserProcesses", default=False)
 
 

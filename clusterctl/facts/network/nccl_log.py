@@ -19,7 +19,10 @@ KEPT, LENGTH = 40, 400
 
 
 def parse_nccl(lines: Iterable[str]) -> NcclTransport | None:
-    """Return the network that one process assigns, of all that it tries; None: no line of use."""
+    """Return what the lines of one process tell; None if no line is of use.
+
+    A process tries several networks, and says what each one found. The one that it assigns counts.
+    """
     network = version = ""
     found: dict[str, tuple[str, ...]] = {}
     via: dict[str, None] = {}

@@ -65,7 +65,10 @@ def _ask(wanted: FactRequest) -> Question:
 
 @Fact("launcher_config", _ask)
 def parse_launcher_config(answers: Answers) -> tuple[tuple[str, str], ...] | None:
-    """Return the plain settings of a launcher's own file on a node; None: they are unknown."""
+    """Return the plain settings of a launcher's own file on a node.
+
+    None: it was not asked for, or could not be read.
+    """
     path = answers.wanted.launcher_file
     if not path:
         return None

@@ -27,7 +27,10 @@ _OTHER_FORMS = (
 
 
 def read_hostfile(text: str, problems: Problems) -> Document | None:
-    """Return the document of the same hosts; None if there is no host. Report what is wrong."""
+    """Return the document that a hosts.yaml with the same meaning has; None if there is no host.
+
+    Add what is wrong to `problems`.
+    """
     nodes: list[dict[str, object]] = []
     lines: dict[Path, int] = {}
     texts = text.splitlines()

@@ -94,7 +94,10 @@ def claim_stdio() -> CallChannel:
 
 
 def run_operation(request: Message, channel: CallChannel) -> Message:
-    """Run a request's operation; return its last answer, or `crash` with the traceback."""
+    """Run the operation that a request names, and return its last answer.
+
+    An error that the operation did not foresee is `crash` in the head, with the traceback.
+    """
     try:
         operation = import_operation(request.head["op"])
         gc.enable()  # off until here: what was imported stays

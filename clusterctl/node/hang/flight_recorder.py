@@ -64,7 +64,10 @@ class Pending(NamedTuple):
 def request_all(
     environs: Mapping[int, Mapping[str, str]], began: Mapping[int, float]
 ) -> List[Pending]:
-    """Ask ranks to write their recorders' files since `began` (the node's clock); return those."""
+    """Ask all ranks that listen for it to write their recorders' files; return those.
+
+    `began`: when the run of each began, by this node's clock.
+    """
     moment, until = time.time(), time.monotonic() + WRITE_SECONDS
     found = []
     for rank, environ in environs.items():

@@ -48,20 +48,29 @@ def throttled(gpus: Sequence[Gpu]) -> List[str]:
 def of_processes(
     gpus: Sequence[Gpu], pids: Collection[int], listed: Collection[str] = ()
 ) -> Sequence[Gpu]:
-    """Return the GPUs that these processes use; if the driver lists none, those of `listed`."""
+    """Return the GPUs that these processes use; if the driver lists no process, those `listed`.
+
+    `listed` are UUIDs; none: all of the node.
+    """
     found = [one for one in gpus if not set(pids).isdisjoint(one.pids or ())]
     return found or [one for one in gpus if not listed or one.uuid in listed]
 
 
 def rest(gpus: Sequence[Gpu]) -> bool:
-    """Tell whether kernels run but move nothing in memory, as NCCL polls for another rank."""
+    """Tell whether kernels run on these, but move nothing in memory.
+
+    A collective that waits for another rank looks like that: NCCL polls, at 100 %.
+    """
     known = [one for one in gpus if one.busy is not None and one.moving is not None]
     busy = any(one.busy for one in known)
     return busy and all((one.moving or 0) <= MEMORY_NOISE for one in known)
 
 
 def compute(gpus: Sequence[Gpu], own: Collection[int], run: Collection[int]) -> bool:
-    """Tell whether memory moves on a GPU of these processes that only `run`'s processes use."""
+    """Tell whether memory moves on a GPU of these processes, which no other run uses.
+
+    `run` are the processes of all ranks.
+    """
     used = [one for one in gpus if one.pids and set(one.pids) <= set(run)]
     return any(
         (one.moving or 0) > MEMORY_NOISE for one in used if not set(own).isdisjoint(one.pids or ())

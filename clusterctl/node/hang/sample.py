@@ -187,7 +187,10 @@ def processes_of(roots: Dict[int, int], living: Sequence[Process]) -> Dict[int, 
 
 
 def tcp_bytes() -> Dict[str, int]:
-    """Return what each TCP connection to another machine has moved, both ways, by inode."""
+    """Return what each TCP connection to another machine has moved, by inode; as far as known.
+
+    Both directions: what is acknowledged there, and what was received.
+    """
     found: Dict[str, int] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         try:

@@ -236,7 +236,10 @@ def _thread(pid: int, task: proc.Task, before: Mapping[int, int], seconds: float
 
 
 def _bounded(dump: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a dump that can be sent: else only main threads, then no values and outer frames."""
+    """Return a dump that is not too large to be sent.
+
+    Else without all but the main threads; then without values and outer frames, too.
+    """
     if len(to_json(dump)) > BYTES_LIMIT:
         for rank in dump["ranks"]:
             for process in rank["processes"]:

@@ -70,7 +70,10 @@ def keep_tool(paths: NodePaths, digest: str, program: bytes) -> None:
 
 
 def find_tool(paths: NodePaths, programs: Iterable[str]) -> Tuple[Optional[str], str]:
-    """Return py-spy's path, or None and why; one that has changed is removed, and sent again."""
+    """Return py-spy's path, or None and why there is none.
+
+    One that has changed is removed: the next dump has it sent again.
+    """
     folder = paths.tools
     problem = "py-spy is not on this node"
     for name in list_folder(folder):

@@ -77,7 +77,10 @@ class Manifest:
         self.tree, self.records, self.origin = tree, records, origin
 
     def current(self, path: bytes) -> Optional[Entry]:
-        """Return what is at a path, reading only what has changed; None: no file or link."""
+        """Return what is at a path now; None: nothing, a folder or a special file.
+
+        A file that was hashed before and whose size, times and inode are the same is not read.
+        """
         full = self._prefix + path
         try:
             status = os.lstat(full)

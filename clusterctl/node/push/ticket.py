@@ -7,6 +7,9 @@ import hmac
 
 
 def ticket(token: str, number: int) -> bytes:
-    """Return what may connect once to this token's node; numbers grow, so no old one serves."""
+    """Return what may connect once to the node that has this token.
+
+    The numbers grow: a sender that was replaced cannot come back.
+    """
     shown = b"%08x" % number
     return shown + hmac.new(token.encode(), shown, hashlib.sha256).hexdigest().encode()

@@ -45,7 +45,10 @@ def _python() -> List[str]:
 
 
 def hand_over(op: str, args: Dict[str, Any], channel: CallChannel, paths: NodePaths) -> None:
-    """Become the run's own agent, if that is another and its folder is still there; else return."""
+    """Become the run's own agent, where that is another than this one; else return.
+
+    Where the folder was deleted, this one does what can be done.
+    """
     if args.get(HANDED_OVER):
         return
     kept = _begin_of_kept(paths)

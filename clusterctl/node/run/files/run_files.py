@@ -214,7 +214,10 @@ class RunFiles:
 
 
 def append_whole(path: str, data: bytes) -> int:
-    """Append all of it or nothing, since a cut line spoils the next; return the file's size."""
+    """Append all of it or nothing: a line cut by a full disk would spoil the next.
+
+    Returns the file's size.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         size = os.fstat(descriptor).st_size

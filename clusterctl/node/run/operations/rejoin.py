@@ -43,7 +43,10 @@ def require_ended(job: NodeJob) -> int:
 
 @contextlib.contextmanager
 def continued_folder(paths: NodePaths) -> Iterator[None]:
-    """Open an earlier part's folder again, with its logs; if the block fails, it is as it was."""
+    """Open the folder of an earlier part again; if the block fails, it is as it was.
+
+    Its logs and events are kept: the new part appends to them.
+    """
     changed = (
         paths.end, paths.job, paths.hostfile, paths.agent, paths.processes, paths.supervisor,
     )  # fmt: skip

@@ -188,7 +188,10 @@ def require_workdir(job: NodeJob) -> None:
 
 
 def require_own_files(job: NodeJob, *, forces: bool) -> None:
-    """Refuse a workdir that a sync left incomplete, or that two runs would share a stop file in."""
+    """Refuse a working folder that a sync left incomplete, or that is shared.
+
+    Shared: two runs on this machine would share a stop file too.
+    """
     workdir, stop_file = job["workdir"], job["stop"].get("file")
     if not forces and sync_unfinished(os.fsencode(workdir)):
         message = "the last sync of workdir %s did not finish: its files do not belong together"

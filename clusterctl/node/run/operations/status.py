@@ -257,7 +257,10 @@ def parse_times(data: bytes, *, cut: bool) -> List[Tuple[float, int]]:
 
 
 def _last_times(log: str) -> List[Tuple[float, int]]:
-    """Return when a log had which size, the newest last; of lines that came together, the first."""
+    """Return when a log had which size, the last times that are known, the newest last.
+
+    Of lines that came together there is only the first time.
+    """
     found: List[Tuple[float, int]] = []
     data = read_end(times_of(log), TIMES_BYTES)
     for entry in parse_times(data, cut=len(data) == TIMES_BYTES):

@@ -12,7 +12,10 @@ Environment = Dict[bytes, bytes]
 
 
 def original_environment() -> Environment:
-    """Return the environment as given: under the C locale, Python adds LC_CTYPE to its own."""
+    """Return the environment that this process was given.
+
+    Not `os.environb`: under the C locale Python itself adds LC_CTYPE to that.
+    """
     with open("/proc/self/environ", "rb") as file:
         return parse_environ(file.read())
 

@@ -235,7 +235,10 @@ def in_cgroup(cgroup: str) -> Set[int]:
 
 
 def send(key: ProcessKey, number: int) -> str:
-    """Send a signal to this very process; return why it could not be, empty for done or exited."""
+    """Send a signal to this very process; return why it could not be, empty for done.
+
+    A process that has exited counts as done.
+    """
     try:
         if hasattr(os, "pidfd_open"):
             return _send_through_pidfd(key, number)

@@ -29,7 +29,10 @@ KFD = "/sys/class/kfd/kfd/proc"
 
 
 def check_port(job: Dict[str, Any], run: str) -> Tuple[Optional[bool], Optional[Dict[str, Any]]]:
-    """Tell whether the master's port is free of the run, and if something listens there, what."""
+    """Tell whether nothing of a run listens on its rendezvous port, and if something does, what.
+
+    Only the master's node had it; on the others there is nothing to look for.
+    """
     if "node_rank" not in job:
         return None, None
     if job["node_rank"] != 0:
@@ -89,7 +92,10 @@ def check_gpu_memory(job: Dict[str, Any], pids: Set[int]) -> GpuMemory:
 
 
 def unreleased_memory(held: Dict[int, str], pids: Set[int]) -> Dict[int, str]:
-    """Return what is held for those of `pids` that are no processes any more, by pid."""
+    """Return what is held for those of `pids` that are no processes any more, by pid.
+
+    If the pid is in use again, it is another process.
+    """
     return {n: what for n, what in held.items() if n in pids and not os.path.exists("/proc/%d" % n)}
 
 
