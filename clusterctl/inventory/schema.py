@@ -188,12 +188,19 @@ def _read(kind: Kind[Any], value: object, path: Path, problems: Problems) -> obj
     return tuple({name: one for name, one in pairs if _WRONG not in (name, one)}.items())
 
 
+_MEANT = {
+    "hosts": "nodes", "machines": "nodes", "servers": "nodes", "workers": "nodes",
+    "hostname": "host", "ip": "host", "key": "identity", "username": "user",
+}  # fmt: skip
+"""Keys of other tools' files."""
+
+
 def _suggestion(key: str, known: Iterable[str]) -> str:
     """Return the key that was probably meant, or the section where this one belongs."""
     names = sorted(known)
     if key in _PLACES:
         return f"{key} in {_PLACES[key]}"
-    near = nearest(key, names)
+    near = _MEANT[key] if _MEANT.get(key) in names else nearest(key, names)
     if near is not None:
         return f'"{near}"'
     return "one of " + ", ".join(names)

@@ -353,6 +353,21 @@ def test_a_folder_without_an_inventory_has_that_of_the_newest_run(
     assert [node.name for node in known_cluster(args, week).nodes] == ["a"]
 
 
+def test_a_resume_says_that_the_newest_run_is_of_another_folder(
+    capsys: Read, week: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = week.with_id(OTHER)
+    assert record is not None
+    week.write(replace(record, source="/elsewhere"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.yaml").write_text("cluster: lab\nnodes: [a, b]\n")
+    told = f"{OTHER} is the newest run of the cluster; it was launched in /elsewhere"
+    assert main(["resume", "--checkpoint", "latest"]) != 0  # these nodes have none
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert main(["resume", OTHER, "--checkpoint", "latest"]) != 0
+    assert told not in " ".join(capsys.readouterr().err.split())
+
+
 def test_of_many_runs_only_the_one_that_is_meant_is_read(
     week: Records, monkeypatch: pytest.MonkeyPatch, capsys: Read
 ) -> None:

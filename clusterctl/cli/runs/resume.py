@@ -2,6 +2,7 @@
 
 import argparse
 from functools import partial
+from pathlib import Path
 
 from clusterctl.api.flags import launch_options
 from clusterctl.api.session import Session
@@ -18,6 +19,8 @@ from clusterctl.cli.shared.run_option import (
     to_resume,
 )
 from clusterctl.cli.shared.submit import submit_and_follow, submits
+from clusterctl.inventory.load import DEFAULT
+from clusterctl.verbs.events import Notice
 from clusterctl.verbs.runs.records import Records
 
 
@@ -45,6 +48,11 @@ def run(args: argparse.Namespace) -> int:
     with refusals(display):
         records = Records()
         before = records.to_resume(args.run, "" if args.run else known_cluster(args, records).name)
+        if not args.run and before.source not in {"", str(Path.cwd())} and Path(DEFAULT).exists():
+            text = (
+                f"{before.run} is the newest run of the cluster; it was launched in {before.source}"
+            )
+            display.show(Notice(text=text, hint="another run: clusterctl runs", level="warning"))
         picks = (args.nodes or args.exclude) and has_inventory(args)
         cluster = load_all(args) if picks else to_resume(args, before)
         if submits(args, cluster):
