@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.checkpoint import NodeCheckpoint
 from clusterctl.node.checkpoints.copies import Unfit
 from clusterctl.values import dataclass
@@ -76,8 +77,14 @@ def choose_checkpoint(
         found = query.ask(which=which)
         return query.prove(one_of_each(found))
     except Unfit as unfit:
-        hint = unfit.hint or _hint(query, which)
+        hint = _to_these(query, unfit.hint) or _hint(query, which)
         raise LaunchRefused(f"checkpoint {which}: {unfit}", hint=hint, by="checkpoint") from unfit
+
+
+def _to_these(query: CheckpointQuery, hint: str) -> str:
+    """Return the hint; a `push` in it leaves out what this resume does, which may be down."""
+    out = fold_hosts(node.name for node in query.cluster.left_out)
+    return f"{hint} --exclude {shlex.quote(out)}" if out and "clusterctl push " in hint else hint
 
 
 def require_word(which: str) -> None:
@@ -104,7 +111,7 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
                 chosen = query.prove(seen)
             except Unfit as unfit:
                 unfit_here.append(f"{name}: {unfit}")
-                hint = hint or unfit.hint
+                hint = hint or _to_these(query, unfit.hint)
                 continue
             newer = _newer(found, others, name)
             return replace(

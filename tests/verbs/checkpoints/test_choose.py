@@ -130,6 +130,17 @@ def test_a_checkpoint_that_only_one_node_has_is_refused_with_the_command_that_co
     assert refused.value.hint == ("copy it to all nodes: clusterctl push /w/out/step-20 --from a")
 
 
+def test_the_copy_leaves_out_the_nodes_that_the_resume_leaves_out() -> None:
+    """One of them may be down, which the push would fail for."""
+    nodes = pool(LOCAL, a=node(seen(20)), b=node())
+    down = replace(LOCAL.nodes[0], name="c", host="c")
+    with pytest.raises(LaunchRefused) as refused:
+        choose(nodes, replace(LOCAL, left_out=(down,)), "latest")
+    assert refused.value.hint == (
+        "copy it to all nodes: clusterctl push /w/out/step-20 --from a --exclude c"
+    )
+
+
 def test_where_a_node_lacks_even_the_folder_the_newest_complete_one_is_copied() -> None:
     words = "cannot list /w/out: No such file or directory"
     lacking = [Message({"error": {"kind": "missing", "message": words}})]
