@@ -29,6 +29,7 @@ _SHOWN = 300
 _SIGNALS = 128
 _USAGE = 2
 _NOT_A_COMMAND = (126, 127)
+NO_CHECKPOINT = "no checkpoint can be taken"
 
 Checks = Mapping[str, Mapping[str, Optional[str]]]
 """Node → what `node_check` found there: name of the check → why the node is unfit.
@@ -352,7 +353,7 @@ def _limit(
     if not why and found.newest is None and end.start is not None:
         why = "%s, from which this attempt started, is not there" % end.start.path
     if why:
-        return Decision("end", "no checkpoint can be taken: %s" % why)
+        return Decision("end", "%s: %s" % (NO_CHECKPOINT, why))
     return None if rule is None else _limit_of_cause(since, rule)
 
 

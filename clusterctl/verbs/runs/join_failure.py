@@ -15,6 +15,7 @@ from clusterctl.logs.first_cause import (
     FirstCause,
 )
 from clusterctl.logs.known_errors import FAULTY_GPU
+from clusterctl.node.restart.judgement import NO_CHECKPOINT
 from clusterctl.node.supervisor.worlds.judge_world import OWN_STORE
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.run_state import NodeAnswer
@@ -66,6 +67,8 @@ def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
     bad = {cause.node, *log.left_out}
     names = ",".join(node.name for node in log.cluster.nodes if node.name in bad)
     without = relaunch(log.run, log.cluster, "--exclude", names, name=view.name)
+    if view.no_restart.startswith(NO_CHECKPOINT):
+        without += "; it first names the push that brings a checkpoint to the nodes that lack it"
     if cause.remedy == FAULTY_GPU and len(bad) < len(log.cluster.nodes):
         return replace(cause, remedy=f"the GPU is faulty; to continue without it: {without}")
     if cause.kind != "node-lost":

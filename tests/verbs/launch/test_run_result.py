@@ -125,6 +125,11 @@ def test_the_hint_after_a_lost_node_is_the_command_that_goes_on_without_it() -> 
         "to continue without it: clusterctl launch --exclude a -- -m train",
         "when a answers: clusterctl check --nodes a",
     ]
+    no = {"no_restart": "no checkpoint can be taken: step-80: it is missing on b"}
+    stopped = {**STOPPED, "end": {**STOPPED["end"], **no}}
+    cause = judged(None, stopped, b_event=LOST).view.first_cause
+    assert cause is not None
+    assert "; it first names the push that brings a checkpoint" in cause.remedy
     saves = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
     again = f"clusterctl resume {RUN} --exclude a --checkpoint latest"
     assert relaunch(RUN, saves, "--exclude", "a") == again
