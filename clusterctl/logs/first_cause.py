@@ -56,8 +56,8 @@ LATE_REMEDY = f"clusterctl check tries the port from every node; {MORE_TIME}"
 _NOT_FOUND = re.compile(r"([\w./+-]+): (?:command )?not found\Z")
 """A shell's last word, such as `run.sh: line 2: torchrun: command not found`."""
 _INSTALL = (
-    "install {0} on the node (clusterctl setup installs what requirements.txt has), or let"
-    " `env_init:` activate the environment that has it"
+    "install {0} on the node (clusterctl setup), or let `env_init:` activate the environment"
+    " that has it"
 )
 _COULD_NOT_START = {126: "was found but cannot be run", 127: "does not exist on the node"}
 

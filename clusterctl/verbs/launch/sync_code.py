@@ -1,5 +1,7 @@
 """The step of a launch that mirrors the code into every node's workdir."""
 
+from pathlib import Path
+
 from clusterctl.errors import LaunchRefused, SyncRefused
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.transport.pool import Pool
@@ -49,7 +51,7 @@ def sync_code(
         message = "the code is not on every node:\n" + "\n".join(failed)
         raise LaunchRefused(message, hint=hint, by="sync")
     before = options.resumed and options.resumed.tree
-    if before and before != synced.tree:
+    if before and before != synced.tree and _changed(synced) != [Path(cluster.file).name]:
         then = options.resumed and options.resumed.commit
         now = f"{synced.commit or 'no commit'}{' with changes' if synced.dirty else ''} now"
         commits = f"{then or 'no commit'} then, {now}"
@@ -59,10 +61,15 @@ def sync_code(
     return synced
 
 
+def _changed(synced: SyncResult) -> list[str]:
+    """Return the first files that differed on the nodes until now."""
+    changed = [(*node.sent_paths, *node.deleted_paths) for node in synced.nodes]
+    return [*dict.fromkeys(path for paths in changed for path in paths)]
+
+
 def _synced_now(synced: SyncResult) -> str:
     """Return which files differed on the nodes until now: ` (just synced: hosts.yaml)`."""
-    changed = [(*node.sent_paths, *node.deleted_paths) for node in synced.nodes]
-    shown = [*dict.fromkeys(path for paths in changed for path in paths)][:_SHOWN_PATHS]
+    shown = _changed(synced)[:_SHOWN_PATHS]
     if not shown:
         return ""
     most = max(node.sent + node.deleted for node in synced.nodes)

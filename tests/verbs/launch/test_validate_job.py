@@ -68,13 +68,13 @@ def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirr
     with pytest.raises(
         UsageError, match=r"expected a program, found the script run\.sh"
     ) as refused:
-        validate_job.require_script(alone, tmp_path)
+        validate_job.require_runnable(alone.job.command, tmp_path)
     assert refused.value.hint == "-- bash run.sh 'a b'"
     here = replace(given, job=replace(given.job, command=("./run.sh",)))
     with pytest.raises(UsageError, match=r"may not be run \(chmod \+x\)"):
-        validate_job.require_script(here, tmp_path)
+        validate_job.require_runnable(here.job.command, tmp_path)
     (tmp_path / "run.sh").chmod(0o755)
-    validate_job.require_script(here, tmp_path)
+    validate_job.require_runnable(here.job.command, tmp_path)
 
 
 def test_a_script_without_a_folder_for_it_on_the_nodes_is_refused(tmp_path: Path) -> None:
