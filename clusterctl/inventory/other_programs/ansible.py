@@ -3,6 +3,7 @@
 Only what SSH needs is taken: address, user, port, private key and jump hosts.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -13,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clusterctl.inventory.addresses import split_login
+from clusterctl.inventory.addresses import read_names, split_login
 from clusterctl.inventory.build import document_of
 from clusterctl.inventory.document import Document
 from clusterctl.inventory.other_programs.ansible_variables import node_of
-from clusterctl.inventory.problems import Plain, Problems, printable
+from clusterctl.inventory.problems import InvalidValue, Plain, Problems, printable
 
 LISTER = "ansible-inventory"
 LISTER_SECONDS = 60.0
@@ -26,8 +27,6 @@ _WHOLE = {"ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true"}
 _SECTION = re.compile(r"\[([^\[\]:]+)(?::([^\[\]]*))?\]\s*(?:[#;].*)?")
 _A_RANGE = re.compile(r"\[\w*:\w+(:\d+)?\]")
 """A range for certain; the brackets of an IPv6 address hold two colons in a row."""
-_NAMED = 3
-"""Most names in a note."""
 _NO_GROUPS = frozenset({"all", "ungrouped"})
 
 
@@ -123,7 +122,7 @@ def read_listing(
     if not chosen:
         problems.add((), wanted="hosts", found="none", line=1)
         return None
-    _note_names(chosen, problems)
+    _keep_names(chosen)
     nodes = list(chosen.values())
     return document_of(name, nodes, {("nodes", number): 1 for number in range(len(nodes))})
 
@@ -165,19 +164,12 @@ def _leave_out_gates(
         del chosen[host]
 
 
-def _note_names(chosen: Mapping[str, Mapping[str, object]], problems: Problems) -> None:
-    """Say that a node is named by its address, if the file has a name for it."""
-    renamed = [host for host, node in chosen.items() if node["host"] != host]
-    if renamed:
-        first = renamed[0]
-        listed = ", ".join(map(printable, renamed[:_NAMED]))
-        more = f" and {len(renamed) - _NAMED} more" if len(renamed) > _NAMED else ""
-        text = (
-            f"nodes are named by their ansible_host, not {listed}{more}; to keep a name, write"
-            f" `Host {printable(first)}` with `HostName {printable(str(chosen[first]['host']))}`"
-            " into ~/.ssh/config, and remove ansible_host"
-        )
-        problems.note(text, line=1)
+def _keep_names(chosen: Mapping[str, dict[str, object]]) -> None:
+    """Let nodes keep the names of the file, if their hosts are others."""
+    for name, node in chosen.items():
+        with contextlib.suppress(InvalidValue):
+            if node["host"] != name and read_names(name) == (name,):
+                node["name"] = name
 
 
 def _note_groups(members: Mapping[str, Sequence[str]], problems: Problems) -> None:
