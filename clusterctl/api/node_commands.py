@@ -252,8 +252,7 @@ class NodeCommands:
         """Bring files and folders of the nodes to this machine, and verify them.
 
         Args:
-            *paths: on the nodes; relative ones start at workdir. `{run}` and `{name}` are those of
-                the newest run.
+            *paths: on the nodes, relative to workdir; with `{run}` and `{name}` of the newest run.
             source: only from these: names and ranges; None: from all that have them.
             to: the folder here; None: `pulled` in the current one.
             overwrite: replace files there that have other contents.
@@ -262,7 +261,6 @@ class NodeCommands:
         Raises:
             UsageError: a path is none, or there is no such node.
         """
-        from clusterctl.plan.run_names import fill_text
         from clusterctl.transport.pool import Pool
         from clusterctl.verbs.events import Notice
         from clusterctl.verbs.pull.pull import pull
@@ -272,14 +270,12 @@ class NodeCommands:
         cluster, emit = self.cluster, on_event or log_warning
         if source is not None:
             cluster = cluster.with_nodes(named(cluster, source, option="--from"))
-        if newest := next(self._records.newest_first(cluster.name), None):
-            name = str(newest.options.get("name") or "")
-            filled = tuple(fill_text(path, newest.run, name) for path in paths)
-            if filled != paths:
-                emit(Notice(text=f"of the newest run: {', '.join(filled)}"))
-            paths = filled
+        newest = next(self._records.newest_first(cluster.name), None)
+        filled = tuple(map(newest.fill, paths)) if newest else paths
+        if filled != paths:
+            emit(Notice(text=f"of the newest run: {', '.join(filled)}"))
         folder = Path.cwd() / (DEFAULT if to is None else Path(to).expanduser())
-        options = PullOptions(paths=paths, to=folder, overwrite=overwrite)
+        options = PullOptions(paths=filled, to=folder, overwrite=overwrite)
         with Pool(this_machine(cluster)) as here:
             return pull(cluster, self._pool(cluster), here, options, emit=emit)
 

@@ -124,7 +124,7 @@ def test_without_a_workdir_it_says_that_no_code_is_brought(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "facts.json").write_text('{"nodes": []}')
-    for text, told in ((HOSTS, True), (f"{HOSTS}workdir: /code\n", False)):
+    for text, warns in ((HOSTS, True), (f"{HOSTS}workdir: /code\n", False)):
         (tmp_path / "hosts.yaml").write_text(text)
         main(["check", "--facts", "facts.json"])
-        assert ("no workdir: launch and sync" in capsys.readouterr().err) is told
+        assert ("no workdir: launch and sync" in capsys.readouterr().err) is warns

@@ -323,7 +323,7 @@ def test_runs_are_deleted_by_their_names(capsys: Read, week: Records) -> None:
     assert "hint: clusterctl runs delete pqrs --yes" in capsys.readouterr().err
     assert main(["runs", "rm", "pqrs"]) == 2
     assert "hint: clusterctl runs delete pqrs\n" in capsys.readouterr().err
-    assert main(["runs", "delete", "pqrs", "abcd", "-y"]) == 0
+    assert main(["runs", "delete", "pqrs", "abcd", "-y"]) == 1  # it keeps one
     out, err = capsys.readouterr()
     assert out.split() == [OTHER]  # a run that stays goes back to the other
     assert f"{BASE} is kept: {AGAIN} was resumed from it" in err

@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         if args.explain_network:
             print_choices(screen.out, result)
         print_check(screen.out, result, verbose=args.verbose > 0, quiet=screen.quiet)
-        if not (given_workdir(args) or any(node.workdir for node in session.cluster.nodes)):
+        placed = given_workdir(args) or any(node.workdir for node in session.cluster.nodes)
+        if not (args.only or placed):
             text = "no workdir: launch and sync bring no code to the nodes"
             hint = "add `workdir: /home/USER/NAME` to the inventory, or type --workdir DIR"
             screen.say(Notice(text=text, hint=hint))

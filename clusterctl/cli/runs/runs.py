@@ -4,7 +4,8 @@ import argparse
 import difflib
 import json
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from clusterctl.verbs.runs.one_run import OneRun, one_run
 from clusterctl.verbs.runs.prune import KEPT
 from clusterctl.verbs.runs.records import Records
 
+EXIT_KEPT = 1
 SHOW, COMPARE, DELETE = "show", "compare", "delete"
 LISTING = ("discover", "since", "name", "nodes", "failed")
 """Flags of the list alone."""
@@ -41,6 +43,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
 LEAST = {COMPARE: 2, DELETE: 1}
 """How many runs an action needs to be named."""
 MEANT = {"rm": DELETE, "remove": DELETE, "del": DELETE, "diff": COMPARE}
+"""Other words for an action."""
 METRICS_HELP = (
     "the training's file of metrics, a JSON object a line, from the workdir (default:"
     " metrics.jsonl in the folder of the checkpoints, else in out; without it,"
@@ -103,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     if listed is None:
         with Session(cluster, fanout=args.fanout) as session:
             if args.prune is not None:
-                return _prune(args, session, screen)
+                return _prune(args, session, screen, keep=args.prune)
             with _asking(screen, session):
                 listed = session.runs(discover=args.discover)
     wanted = RunFilter(since=args.since, name=args.name, nodes=args.nodes, failed=args.failed)
@@ -231,7 +234,7 @@ def _delete(args: argparse.Namespace, screen: Screen) -> int:
         UsageError: this machine has no record of one.
     """
     records = Records()
-    only, names = set(), set()
+    only, names = set[str](), set[str]()
     for word in (args.run, *args.others):
         run = records.resolve(word)
         if run is None:
@@ -241,21 +244,25 @@ def _delete(args: argparse.Namespace, screen: Screen) -> int:
         only.add(run)
         record = records.with_id(run)
         names |= {node.name for node in record.cluster.nodes} if record else set()
-    args.prune, args.all = 0, True
     cluster = known_cluster(args, records)
     # Whether another node answers does not matter.
     asked = tuple(node for node in cluster.nodes if node.name in names)
     cluster = cluster.with_nodes(asked) if asked else cluster
     with Session(cluster, fanout=args.fanout) as session:
-        return _prune(args, session, screen, only)
+        return _prune(args, session, screen, keep=0, only=only)
 
 
 def _prune(
-    args: argparse.Namespace, session: Session, screen: Screen, only: Collection[str] | None = None
+    args: argparse.Namespace,
+    session: Session,
+    screen: Screen,
+    *,
+    keep: int,
+    only: AbstractSet[str] | None = None,
 ) -> int:
     """Show what would be deleted, and delete it if the person wants that."""
     with _asking(screen, session):
-        plan = session.prunable(keep=args.prune, every=args.all, only=only)
+        plan = session.prunable(keep=keep, every=args.all or only is not None, only=only)
     if plan.runs and not args.yes:
         count = show_prunable(screen, plan)
         if not can_ask():
@@ -268,10 +275,12 @@ def _prune(
             screen.say(Notice(text="nothing is deleted"))
             return 0
     with _asking(screen, session):
-        pruned = session.prune(keep=args.prune, plan=plan)
+        pruned = session.prune(keep=keep, plan=plan)
     if args.json:
         print(json.dumps(pruned.document(), indent=1))
     else:
-        show_pruned(screen, pruned, keep=args.prune)
+        show_pruned(screen, pruned, keep=keep)
     screen.show_errors(pruned.errors)
-    return EXIT_SILENT if pruned.errors else 0
+    if pruned.errors:
+        return EXIT_SILENT
+    return 0 if only is None or only <= set(pruned.removed) else EXIT_KEPT

@@ -27,6 +27,7 @@ from clusterctl.model.quarantine import Quarantined
 from clusterctl.model.run_record import RecordedPlan, RunEnd
 from clusterctl.own_files import make_private, replace_file
 from clusterctl.plan.options import Options
+from clusterctl.plan.run_names import fill_text
 from clusterctl.state_folder import ANOTHER_FOLDER, state_folder
 from clusterctl.values import dataclass
 from clusterctl.verbs.runs import run_id
@@ -75,6 +76,10 @@ class RunRecord:
     """It was rebuilt from what the nodes claim, without a proof: none of that is to be launched."""
     claims: tuple[Claim, ...] = ()
     """Of a discovered run: the commands that its nodes claim."""
+
+    def fill(self, text: str) -> str:
+        """Return a text with `{run}` and `{name}` as this run has them."""
+        return fill_text(text, self.run, str(self.options.get("name") or ""))
 
     @property
     def inventory(self) -> Path | None:
