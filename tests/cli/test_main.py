@@ -121,6 +121,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
             ["launch", "a.py", "--n", "2", "--nodes", "2"],
             "hint: clusterctl launch --nodes 2 -- a.py --n 2\n",
         ),
+        (["exec", "hostname;ls"], "hint: clusterctl exec -- sh -c 'hostname;ls'\n"),
         (["exec", "ls | wc -l"], "hint: clusterctl exec -- sh -c 'ls | wc -l'\n"),
         (["exec", "--nodes", "a", "df", "-h"], "hint: clusterctl exec --nodes a -- df -h\n"),
         (

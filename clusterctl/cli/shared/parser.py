@@ -177,12 +177,9 @@ class Parser(argparse.ArgumentParser):
         wrong, *_ = rest
         if self.takes_command and not wrong.startswith("-"):
             what = f"expected `--` before the command, found {wrong!r} without it"
-            # One word with blanks is a line of the shell, which `exec` starts no shell for.
-            line = (
-                ("sh", "-c")
-                if len(rest) == 1 and " " in wrong and self.prog.endswith(" exec")
-                else ()
-            )
+            # Such a word is a line for a shell, and `exec` starts none.
+            is_line = self.prog.endswith(" exec") and len(rest) == 1 and set(wrong) & set(" ;|&<>$")
+            line = ("sh", "-c") if is_line else ()
             self._end(what, self._typed([*self._own_words(rest), "--", *line, *rest]))
         if not wrong.startswith("-"):
             self._end(f"expected no further word, found {wrong!r}")
