@@ -16,7 +16,7 @@ from clusterctl.plan.run_names import before_names
 RUN_LABEL = "clusterctl.run"
 NODE_LABEL = "clusterctl.node"
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "ROLE_RANK")
-_STAMPS = ("CLUSTERCTL_RUN_ID", "CLUSTERCTL_NODE", "CLUSTERCTL_LOCK")
+_STAMPS = ("CLUSTERCTL_RUN_ID", "CLUSTERCTL_NODE", "CLUSTERCTL_LOCK", "CLUSTERCTL_ATTEMPT")
 _SESSION_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """What the node's own session may say about its GPUs."""
 

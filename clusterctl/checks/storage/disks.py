@@ -176,6 +176,10 @@ def writable(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
         if missing.explains(node.name, path.path):
             yield skip_missing(node.name, path.path)
             continue
+        room = _room(node.name, path, path.path)
+        if path.problem in _FULL and any(found.status == "fail" for found in room):
+            yield skip(node.name, f"{path.path}: {path.problem}; see storage.room")
+            continue
         silent = (
             path.writable is None and path.exists is None and path.problem not in {*STALE, *REFUSED}
         )

@@ -12,6 +12,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.model.node_run import Resumed
 from clusterctl.model.run_record import RunEnd
+from clusterctl.node.run.operations.node_run import CLEARED
 from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
 from clusterctl.verbs.moment import moment
@@ -28,8 +29,6 @@ from clusterctl.wire import SCHEMA, plain
 
 See = Callable[[RunRecord, RunStatus], object]
 _BAD = frozenset({"failed", "lost"})
-_CLEARED = "; its supervisor had died"
-"""The end of the reason that `stop` records in the place of a supervisor."""
 _NODES_AT_ONCE, _RUNS_AT_ONCE = 8, 100
 """Of how many nodes, and for how many runs each, proofs are asked at once: one may have 20 kB."""
 
@@ -297,7 +296,7 @@ def reason_of(view: RunStatus | None, end: RunEnd | None) -> str:
         asked = view.nodes if view else ()
         ends = [(one.node.name, one.end) for one in asked if one.end and not one.left_out]
         own = [(node, one) for node, one in ends if one.by != "peer" and one.reason]
-        if all(one.reason.endswith(_CLEARED) for _, one in own):
+        if all(one.reason.endswith(CLEARED) for _, one in own):
             # What is left of a lost node is stopped later, to clear up: its peers knew why.
             own = [(node, one) for node, one in ends if one.by == "peer" and one.reason] or own
         own.sort(key=lambda each: each[1].time or 0.0)

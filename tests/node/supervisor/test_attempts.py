@@ -31,7 +31,7 @@ rank = os.environ["RANK"]
 held = os.open("lock-" + rank, os.O_CREAT | os.O_RDWR)
 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # never two attempts alive at once
 resumed = sys.argv[sys.argv.index("--resume") + 1] if "--resume" in sys.argv else "nothing"
-print("begin", rank, "from", resumed)
+print("begin", rank, "from", resumed, "as", os.environ["CLUSTERCTL_ATTEMPT"])
 for step in range(3):
     print("step", step, "of", rank)
 print("here", rank)
@@ -124,8 +124,8 @@ def test_a_killed_rank_makes_both_nodes_run_attempt_2_from_the_checkpoint(
     assert [run.pid_of_guard(n) for n in (0, 1)] == guards
     for n in (0, 1):
         printed = run.log(n, n).decode()
-        assert f"begin {n} from nothing" in printed
-        assert f"begin {n} from {saved}" in printed, f"not from {older}"
+        assert f"begin {n} from nothing as 1" in printed
+        assert f"begin {n} from {saved} as 2" in printed, f"not from {older}"
         assert printed.count("step 0 of") == 2, "the logs of both attempts are there"
         head = Path(run.paths(n).launcher_log).read_text().splitlines()
         (first,) = [line for line in head if line.startswith("attempt 2")]

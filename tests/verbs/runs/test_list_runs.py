@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clusterctl.model.run_record import RunEnd
+from clusterctl.node.run.operations.node_run import CLEARED
 from clusterctl.verbs.launch.run_result import remember_seen
 from clusterctl.verbs.runs import list_runs
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -31,7 +32,6 @@ def answers(given: dict[str, Any], *events: Message) -> dict[str, list[Message]]
     }
 
 
-DIED = "; its supervisor had died"
 LOST = happened(0, "peer-lost", peer="b", since=1.0)
 KILLED = happened(0, "rank-ended", rank=1, exit_code=137, signal=9)
 TOLD = happened(0, "peer-bad-end", peer="b", by="rank", rank=1, exit_code=137, signal=9)
@@ -157,7 +157,7 @@ def test_why_a_run_ended_is_not_told_by_a_node_that_was_left_out_before() -> Non
 
 def test_a_node_that_was_cleared_up_later_does_not_tell_why_the_run_ended() -> None:
     peer = {"state": "failed", "by": "peer", "reason": "a: b has been silent for 15 s", "time": 9.0}
-    stopped = {"state": "stopped", "by": "lost", "reason": f"stopped by ada{DIED}", "time": 90.0}
+    stopped = {"state": "stopped", "by": "lost", "reason": f"stopped by ada{CLEARED}", "time": 90.0}
     nodes = {
         "a": answers(part("a", "failed", end=peer)),
         "b": answers(part("b", "lost", end=stopped)),

@@ -25,6 +25,8 @@ from clusterctl.node.run.processes.processes import (
 POLL_SECONDS = 0.05
 EMPTY_SCANS = 2
 """How often nothing must have been seen for it to be proven."""
+CLEARED = "; its supervisor had died"
+"""The end of the reason that `stop` records in the place of a supervisor."""
 
 
 def held_lock(args: Dict[str, Any]) -> str:
@@ -135,7 +137,7 @@ class NodeRun(NamedTuple):
         ranks = read_json(self.paths.supervisor).get("ranks", [])
         for rank in ranks:
             rank["state"] = "ended"
-        self._write_end("%s; its supervisor had died" % reason, ranks, lost=lost)
+        self._write_end(reason + CLEARED, ranks, lost=lost)
 
     def _write_end(self, reason: str, ranks: List[Dict[str, Any]], *, lost: bool = False) -> None:
         if os.path.exists(self.paths.end):

@@ -11,7 +11,7 @@ from typing import Callable, Dict, Optional
 
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.file_io import read_end
-from clusterctl.node.run.files.node_job import NodeJob, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.supervisor.ranks.child_watcher import Status, code_and_signal
 from clusterctl.node.supervisor.ranks.spawn import Spawner
@@ -75,10 +75,9 @@ class AroundCommands:
         self, what: str, line: str, more: Dict[bytes, bytes], on_end: Callable[[str], None]
     ) -> None:
         self._why = ""
-        variables = {b"CLUSTERCTL_ATTEMPT": b"%d" % (run_attempt(self._job) or 1), **more}
         began, printed = time.monotonic(), self._write("%s: %s" % (what, line))
         try:
-            self._pid = self._spawner.shell(line, variables)
+            self._pid = self._spawner.shell(line, more)
         except OSError as error:
             on_end("%s cannot be started: %s" % (what, error.strerror))
             return

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import List
 
-from clusterctl.node.run.files.node_job import NodeJob
+from clusterctl.node.run.files.node_job import NodeJob, run_attempt
 from clusterctl.node.run.files.own_agent import agent_argv
 from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG, NodePaths
 from clusterctl.node.run.processes.environ_bytes import Environment
@@ -23,6 +23,7 @@ class Spawner:
             ENV_RUN_ID: job["run"].encode(),
             ENV_NODE: job["node"].encode(),
             ENV_LOCK: job["lock"].encode(),
+            b"CLUSTERCTL_ATTEMPT": b"%d" % (run_attempt(job) or 1),
         }
 
     def launcher(self) -> int:
