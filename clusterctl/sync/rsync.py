@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -154,7 +155,7 @@ def command(address: Path, temporary: str) -> list[str]:
     shim = (sys.executable, "-I", "-S", str(Path(rsync_shim.__file__)), str(address))
     return [
         *("rsync", "--links", "--executability", "--times", "--ignore-times"),
-        *("--omit-dir-times", "--no-implied-dirs", "--from0", "--files-from=-"),
+        *("--omit-dir-times", "--from0", "--files-from=-"),
         *(f"--temp-dir={TEMPORARY}/{temporary}", f"--timeout={IO_SECONDS}", "--sparse"),
         *("-e", " ".join(_quoted(word) for word in shim), "--", "./", "node:."),
     ]
@@ -275,7 +276,12 @@ def _handed_over(shim: socket.socket) -> Iterator[tuple[list[str], int, int]]:
         yield json.loads(data), source, sink
     finally:
         for descriptor in descriptors:
-            os.close(descriptor)
+            # openrsync has one socket for both ways, and waits for its end.
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=descriptor) as end, contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_WR)
+            else:
+                os.close(descriptor)
 
 
 def _run(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,6 +69,34 @@ def test_files_arrive_whole(sshd: Sshd, source: Path, tmp_path: Path, via: str) 
     assert reply.last.head["sent"] == {"code": 0, "words": ""}
     assert reply.last.head["equal"]
     assert (work / "big").read_bytes() == (source / "big").read_bytes()
+
+
+def test_the_old_protocol_of_macos_will_do(
+    sshd: Sshd, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rsync 2.6.9 and openrsync, which macOS has, speak protocol 29."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "rsync").write_text(f'#!/bin/sh\nexec {shutil.which("rsync")} --protocol=29 "$@"\n')
+    (tmp_path / "rsync").chmod(0o755)
+    (source / "below/it").mkdir(parents=True)
+    (source / "below/it/more").write_text("more")
+    (reply,) = placed(cluster_of(sshd.node("n")), source, tmp_path / "work")
+    assert reply.last.head["sent"] == {"code": 0, "words": ""}
+    assert reply.last.head["equal"]
+
+
+def test_an_rsync_with_one_socket_for_both_ways_sees_its_end() -> None:
+    """openrsync waits for it after the transfer, while we still read what it may send."""
+    shim, controller = socket.socketpair()
+    own, given = socket.socketpair()
+    with shim, controller, own, given:
+        own.settimeout(5)
+        socket.send_fds(shim, [b"[]"], [given.fileno(), given.fileno()])
+        given.close()
+        with rsync._handed_over(controller) as (_, source, _):
+            reading = os.dup(source)
+        assert own.recv(1) == b""
+        os.close(reading)
 
 
 def test_a_noisy_login_shell_does_not_hurt(
