@@ -19,6 +19,7 @@ ANSWER_SECONDS = 60.0
 """How long a node may take: these are 3 MB, over any line."""
 WAIT_SECONDS = 20.0
 """How long a launch that does not follow its run waits."""
+_INSTALL = "here is no py-spy for Linux: install it next to the job's python on the nodes"
 
 
 class PySpyBringer:
@@ -47,10 +48,13 @@ class PySpyBringer:
         if not self._problems:
             return
         problems, self._problems = self._problems, {}
+        from clusterctl.verbs.dump.own_py_spy import find_py_spy  # noqa: PLC0415  (imports much)
+
+        hint = f"clusterctl dump {self._run}" if find_py_spy() else _INSTALL
         for why in dict.fromkeys(problems.values()):
             names = fold_hosts([name for name, words in problems.items() if words == why])
             text = f"{names}: {why}; without py-spy, a rank that polls while it waits seems alive"
-            yield Notice(text=text, level="warning", hint=f"clusterctl dump {self._run}")
+            yield Notice(text=text, level="warning", hint=hint)
 
     def bring_now(self, cluster: Cluster, *, emit: Emit) -> None:
         """Bring it and wait, but not for long: for a run that is not followed."""

@@ -12,7 +12,7 @@ import pytest
 
 from clusterctl.inventory.cluster import Hang
 from clusterctl.transport.interface import Request
-from clusterctl.verbs.dump import bring_py_spy
+from clusterctl.verbs.dump import bring_py_spy, own_py_spy
 from clusterctl.verbs.dump.bring_py_spy import PySpyBringer
 from clusterctl.verbs.events import Event, NodeEvent, Notice, ignore
 from clusterctl.verbs.follow import Tick
@@ -142,3 +142,16 @@ def test_a_launch_that_does_not_follow_waits_for_py_spy_but_not_for_long(
     unasked = FakePool(CLUSTER, {})
     PySpyBringer(unasked, RUN).bring_now(off, emit=seen.append)
     assert unasked.requests == []
+
+
+def test_a_machine_without_py_spy_for_linux_tells_where_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_py_spy, "find_py_spy", lambda: None)
+    note = Message({"state": "running", "note": "py-spy is not on this node"})
+    pool = FakePool(CLUSTER, {name: {"dump": [note]} for name in "ab"})
+    seen: list[Event] = []
+    PySpyBringer(pool, RUN).bring_now(CLUSTER, emit=seen.append)
+    (notice,) = [one for one in seen if isinstance(one, Notice)]
+    assert notice.text.startswith("a,b: py-spy is not on this node")
+    assert "next to the job's python" in notice.hint
