@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.errors import NodeError, UsageError
+from clusterctl.errors import OPERATION, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.model.node_run import Resumed
@@ -130,10 +130,30 @@ def runs(
             known[view.run] = record
     seen = {view.run: view for view in found.runs}
     silent = {one.node: one for one in found.errors}
+    unasked: dict[str, NodeError] = {}
     for run in known.keys() - seen.keys():  # no node that answers knows it
-        seen[run] = view_of(run, known[run].cluster, {}, silent)
+        lacking = _lacking(known[run], nodes.cluster)
+        if lacking and records.end(known[run]) is None:
+            unasked |= lacking
+        seen[run] = view_of(run, known[run].cluster, {}, silent | lacking)
     listed = [_line(nodes, records, known.get(run), seen[run], see) for run in {**known, **seen}]
-    return RunList(runs=newest_first(listed, records), errors=found.errors, rebuilt=tuple(rebuilt))
+    errors = (*found.errors, *unasked.values())
+    return RunList(runs=newest_first(listed, records), errors=errors, rebuilt=tuple(rebuilt))
+
+
+def _lacking(record: RunRecord, now: Cluster) -> dict[str, NodeError]:
+    """Return the nodes of a run that the inventory lacks, such as those that were renamed since.
+
+    They were not asked, so nothing tells that the run was lost.
+    """
+    names = {node.name for node in now.nodes}
+    why = f"not asked: {now.file} lacks it"
+    hint = f"clusterctl status {record.run}"
+    return {
+        node.name: NodeError("unasked", OPERATION, why, hint, node=node.name)
+        for node in record.cluster.nodes
+        if node.name not in names
+    }
 
 
 def newest_first(listed: Iterable[ListedRun], records: Records) -> tuple[ListedRun, ...]:
@@ -186,6 +206,7 @@ def _record(cluster: Cluster, view: RunStatus, proven: RunRecord | None) -> RunR
         cluster=replace(cluster.with_nodes(tuple(took_part)), job=replace(cluster.job, command=())),
         plan={"world_size": _agreed(one.world_size or None for one in node_runs.values())},
         resumed=_ancestor(cluster, view),
+        options={"name": view.name} if view.name else {},
         discovered=True,
         claims=tuple(
             Claim(node=node.name, command=node_runs[node.name].command) for node in took_part

@@ -143,6 +143,33 @@ def test_a_run_that_no_node_tells_of_has_the_same_state(
     assert (listed.state, shown.state) == (expected, expected)
 
 
+@pytest.mark.parametrize("remembered", [None, "finished"])
+def test_a_run_whose_nodes_have_other_names_now_is_not_lost(
+    remembered: str | None, tmp_path: Path
+) -> None:
+    records = Records(tmp_path)
+    record = RunRecord(run=RUN, began=1000.0, cluster=CLUSTER)
+    records.write(record)
+    if remembered:
+        records.write_end(record, {"state": remembered, "ended_by": "job"})
+    renamed = CLUSTER.with_nodes(
+        tuple(replace(one, name=f"gpu-{one.name}") for one in CLUSTER.nodes)
+    )
+    pool = FakePool(renamed, {node.name: UNKNOWN for node in renamed.nodes})
+    listed = list_runs.runs(pool, records)
+    assert [one.state for one in listed] == [remembered or "unreachable"]
+    assert [(one.node, one.hint) for one in listed.errors] == (
+        [] if remembered else [(name, f"clusterctl status {RUN}") for name in "ab"]
+    )
+
+
+def test_a_rebuilt_run_keeps_the_name_that_its_nodes_tell(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    named = {"a": answers(part("a", "running", name="sweep", end=None))}
+    list_runs.runs(FakePool(CLUSTER, named | {"b": UNKNOWN}), records, rebuild=True)
+    assert records.to_resume("sweep", CLUSTER.name).run == RUN
+
+
 def test_why_a_run_ended_is_not_told_by_a_node_that_was_left_out_before() -> None:
     out = {"node": "b", "attempt": 2, "why": "b: the node was lost"}
     stopped = {"state": "stopped", "by": "stop", "reason": "stopped by ada", "time": 90.0}
