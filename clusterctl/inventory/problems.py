@@ -127,7 +127,8 @@ def printable(text: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is closest, if one is close."""
-    lowered = {name.lower(): name for name in known}
-    match = difflib.get_close_matches(word.lower().replace("-", "_"), lowered, n=1, cutoff=0.6)
-    return lowered[match[0]] if match else None
+    """Return the known word that is closest, if one is close and no other is as close."""
+    wanted, lowered = word.lower().replace("-", "_"), {name.lower(): name for name in known}
+    close = difflib.get_close_matches(wanted, lowered, n=2, cutoff=0.6)
+    ratios = [difflib.SequenceMatcher(a=name, b=wanted).ratio() for name in close]
+    return lowered[close[0]] if close and ratios.count(ratios[0]) == 1 else None

@@ -98,7 +98,7 @@ def sentence_of(event: Mapping[str, object]) -> str:  # noqa: PLR0911  (one for 
         case "rank-ended" if event.get("signal"):
             how = signal_name(int(str(event["signal"])))
             return f"rank {rank} was killed by {how}" + (
-                " (clusterctl stopped it)" if event.get("ordered") else ""
+                " while the run was stopped" if event.get("ordered") else ""
             )
         case "rank-ended" if event.get("exit_code"):
             return f"rank {rank} exited with {event['exit_code']}"

@@ -1,6 +1,7 @@
 """Resume a run: launch its job from a checkpoint that is verified on every node."""
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterctl.errors import UsageError
@@ -23,7 +24,7 @@ from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.launch.validate_job import require_job, require_variables
 from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.recorded_job import completed
-from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.records import Claim, RunRecord
 
 _SHOWN_COMMAND, _SHOWN_CLAIMS = 500, 8
 """Of a command that a node claims its longest, and of such commands the most that are shown."""
@@ -72,6 +73,8 @@ def resume(
     require_word(checkpoint)
     if before.discovered:
         _require_own_command(before, cluster, launch)
+        if not launch.overrides.command:
+            _report_claims(before, cluster, emit=emit)
         before = replace(before, cluster=replace(before.cluster, job=cluster.job))
     overrides = _taken_over(before, launch.overrides)
     if launch.overrides.spares is None and before.cluster.spares:
@@ -139,11 +142,7 @@ def _require_own_command(before: RunRecord, cluster: Cluster, launch: LaunchOpti
     """Refuse to launch what only the nodes of a run claim that it ran."""
     if cluster.job.command or launch.overrides.command:
         return
-    claims: dict[str, list[str]] = {}
-    for claim in before.claims:
-        words = escape_controls(shlex.join(claim.command), _SHOWN_COMMAND)
-        claims.setdefault(words, []).append(claim.node)
-    lines = [f"{fold_hosts(nodes)}: {words}" for words, nodes in claims.items()][:_SHOWN_CLAIMS]
+    lines = _claimed(before.claims)
     raise UsageError(
         f"{before.run} is unverified, since this machine has no proof of its launch:"
         f" expected job.command in {cluster.file or 'the inventory'} or a command after `--`,"
@@ -151,6 +150,30 @@ def _require_own_command(before: RunRecord, cluster: Cluster, launch: LaunchOpti
         hint=f"type the command that you trust: -- COMMAND '{PLACEHOLDER}'"
         "\nor set job.command in the inventory",
     )
+
+
+def _report_claims(before: RunRecord, cluster: Cluster, *, emit: Emit) -> None:
+    """Warn if the nodes claim another command than the inventory's, which is launched."""
+    own = tuple(map(before.fill, cluster.job.command))
+    lines = _claimed(one for one in before.claims if one.command != own)
+    if lines:
+        emit(
+            Notice(
+                text=f"{before.run} is unverified: this launches job.command of the inventory,"
+                " but the nodes claim that it ran another\n" + "\n".join(lines),
+                hint=f"if you trust it: -- COMMAND '{PLACEHOLDER}'",
+                level="warning",
+            )
+        )
+
+
+def _claimed(claims: Iterable[Claim]) -> list[str]:
+    """Return a line for each command that nodes claim."""
+    by_command: dict[str, list[str]] = {}
+    for claim in claims:
+        words = escape_controls(shlex.join(claim.command), _SHOWN_COMMAND)
+        by_command.setdefault(words, []).append(claim.node)
+    return [f"{fold_hosts(nodes)}: {words}" for words, nodes in by_command.items()][:_SHOWN_CLAIMS]
 
 
 def _ranks(before: RunRecord, cluster: Cluster, overrides: Options) -> dict[str, range]:

@@ -66,6 +66,8 @@ PROGRAM = "-- train.py"
         # pdsh
         ("-w gpu1,gpu2", "--nodes gpu1,gpu2"),
         ("-x gpu3", "--exclude gpu3"),
+        # the inventory's key
+        ("--avoid --nodes 2", "--nodes 2 --exclude-quarantined"),
         # a typo, and a flag of the program
         ("--nods 2", "--nodes 2"),
     ],

@@ -65,10 +65,16 @@ def test_the_next_node_is_the_master_where_the_first_is_left_out() -> None:
         ("6", None, "--nodes: expected 1 to 5, found 6", "--nodes 5"),
         ("5", "gpu01", "--nodes: expected 1 to 4, found 5", "--nodes 4"),
         (
-            "gpu[01-02,8]",
+            "gpu[01-02,7]",
+            None,
+            '--nodes: expected nodes of hosts.yaml (gpu[07,01-03],10.0.0.5), found "gpu7"',
+            "--nodes gpu[01-02,07]",
+        ),
+        (
+            "gpu8",  # as close to gpu01 as to gpu02
             None,
             '--nodes: expected nodes of hosts.yaml (gpu[07,01-03],10.0.0.5), found "gpu8"',
-            "--nodes gpu[01-02,07]",
+            None,
         ),
         (
             None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +17,7 @@ from clusterctl.verbs.checkpoints import stored
 from clusterctl.verbs.events import Emit, Event, Notice, ignore
 from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.runs.history import history_of
-from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.records import Claim, RunRecord
 from clusterctl.wire import Message, plain
 from tests.fake_pool import FakePool
 from tests.verbs.run_answers import CLUSTER, RUN
@@ -226,6 +227,20 @@ def test_the_ranks_of_each_node_are_those_of_the_run_if_nothing_else_is_asked_fo
     ):
         assert resume._ranks(before, changed, Options(gpus=2)) == {}
     assert resume._ranks(BEFORE, CLUSTER, Options(gpus=4)) == {}
+
+
+@pytest.mark.parametrize("claimed", [("old.py",), ("-m", "train"), ("-m", "train", "--lr", "1")])
+def test_another_command_than_the_nodes_claim_is_no_secret(claimed: tuple[str, ...]) -> None:
+    now = replace(CLUSTER, job=replace(CLUSTER.job, resume_args=("--from", "{checkpoint}")))
+    claims = tuple(Claim(node=node.name, command=claimed) for node in CLUSTER.nodes)
+    before = replace(BEFORE, discovered=True, claims=claims)
+    answer = [Message({"candidates": [CHECKPOINT]})]
+    pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
+    seen: list[Event] = []
+    resumed(before, now, pool, emit=seen.append)
+    said = [event.text for event in seen if isinstance(event, Notice)]
+    wanted = [] if claimed == CLUSTER.job.command else [f"a,b: {shlex.join(claimed)}"]
+    assert [text.splitlines()[-1] for text in said] == wanted
 
 
 @pytest.mark.parametrize("asked", [(), ("job.resume_args",)])

@@ -16,6 +16,7 @@ from clusterctl.plan.launcher_flags import (
 from clusterctl.values import dataclass
 
 _OURS = {"-w": "--nodes", "-x": "--exclude"}
+_QUARANTINE = frozenset({"--avoid", "--avoid-quarantined", "--skip-quarantined"})
 _SLURM = frozenset({
     "--account", "--constraint", "--cpus-per-task", "--gres", "--mem", "--partition", "--qos",
     "--reservation", "--time",
@@ -50,6 +51,10 @@ def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | N
     name = flag.replace("_", "-")
     if name == INCLUDE:
         return _included(flag, value, known)
+    if name in _QUARANTINE and known("--exclude-quarantined"):
+        return Answer(
+            why=f"expected --exclude-quarantined, found {flag}", words=("--exclude-quarantined",)
+        )
     if name in _OURS:
         ours = _OURS[name]
         return _instead(flag, ours, value) if value and known(ours) else None
@@ -146,7 +151,7 @@ def translate(
         word = pending.pop(0)
         flag, equals, value = word.partition("=")
         takes = not equals and bool(pending) and not pending[0].startswith("-")
-        if word.startswith("-") and flag.replace("_", "-") in _SWITCHES:
+        if word.startswith("-") and flag.replace("_", "-") in _SWITCHES | _QUARANTINE:
             takes = False
         answer = answer_to(flag, pending[0] if takes else value, known)
         if answer is None or not word.startswith("-"):

@@ -18,7 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("abort", "cancel", "end", "kill", "scancel", "terminate"), _STOP),
     **dict.fromkeys(("history", "jobs", "list", "ls", "ps"), _RUNS),
     **dict.fromkeys(("gpu", "gpus", "nvidia-smi", "smi"), _GPUS),
-    **dict.fromkeys(("diagnose", "doctor", "nodes", "ping", "test", "validate"), _CHECK),
+    **dict.fromkeys(("diagnose", "doctor", "nodes", "ping", "sinfo", "test", "validate"), _CHECK),
     **dict.fromkeys(("continue", "restart", "retry"), _RESUME),
     **dict.fromkeys(("compare", "diff"), ("runs compare shows what differs", "runs compare")),
     **dict.fromkeys(("queue", "squeue"), ("launch --wait waits for free nodes; runs lists the runs",

@@ -100,7 +100,7 @@ def next_lineup(
     if lacks and not least:
         raise LackingError("no spare node is left for %s" % ", ".join(lacks))
     if lacks and len(places) < least:
-        words = "no spare node is left for %s, and %d nodes are fewer than min_nodes (%d)"
+        words = "no spare node is left for %s; left: %d, min_nodes: %d"
         raise LackingError(words % (", ".join(lacks), len(places), least))
     return Lineup(tuple(places), tuple(standing), taken, tuple(still))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clusterctl.checks.wording import counted
 from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
 from clusterctl.verbs.quarantine.entries import Entry
@@ -96,7 +97,7 @@ def paused_seconds(events: Events) -> float:
 def _launched(record: RunRecord) -> Moment:
     host = record.plan.get("controller")
     by = record.by or (f"unknown user on {host}" if isinstance(host, str) and host else "")
-    what = f"launched on {len(record.cluster.nodes)} nodes"
+    what = f"launched on {counted(len(record.cluster.nodes), 'node')}"
     if record.resumed and record.resumed.run:
         what = f"resumed {record.resumed.run} from {record.resumed.checkpoint or 'its beginning'}"
     return Moment(time=record.began, kind="launched", what=what, by=by)

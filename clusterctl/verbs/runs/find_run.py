@@ -132,7 +132,7 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
         raise CouldNotTell(
             f"{message}; {silent} did not answer", hint="clusterctl check --only ssh"
         )
-    raise ClusterError(message, hint="clusterctl runs")
+    raise ClusterError(f"{message}; runs of other users are not shown", hint="clusterctl runs")
 
 
 def _view(

@@ -57,7 +57,7 @@ def test_a_spare_takes_the_place_of_a_node_else_the_run_shrinks(
         ("", ["b"], 0, "no spare node is left for b"),
         ("d", ["b", "c"], 0, "no spare node is left for c"),
         ("d", ["b", "d"], 0, "no spare node is left for b"),
-        ("", ["b", "c"], 2, "no spare node is left for b, c, and 1 nodes are fewer than min_nodes"),
+        ("", ["b", "c"], 2, "no spare node is left for b, c; left: 1, min_nodes: 2"),
     ],
 )
 def test_a_run_that_lacks_nodes_ends(spares: str, without: list[str], least: int, why: str) -> None:
