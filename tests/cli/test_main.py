@@ -340,3 +340,20 @@ def test_what_the_locale_cannot_show_is_escaped() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
     )
     assert done.stdout.splitlines()[-1] == r"\xe9 \u2713"
+
+
+def test_output_whose_reader_exits_early_leaves_the_exit_code() -> None:
+    """As with `check | head -1`: print and rich end such a process in ways of their own."""
+    program = (
+        "from clusterctl.cli.shared.output import readers_may_leave\n"
+        "from clusterctl.report.console import Screen\n"
+        "for write in (print, Screen().out.print):\n"
+        "    with readers_may_leave():\n"
+        "        for _ in range(20_000): write('a line')\n"
+        "raise SystemExit(7)\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run([sys.executable, "-c", program], stdout=gone, check=False)
+    assert done.returncode == 7

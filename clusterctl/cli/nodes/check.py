@@ -6,6 +6,7 @@ from pathlib import Path
 
 from clusterctl.cli.shared.connected import connected
 from clusterctl.cli.shared.options import add_login, add_selection, add_workdir, given_workdir
+from clusterctl.cli.shared.output import readers_may_leave
 from clusterctl.report.check import print_check, print_checks, print_choices, print_explanation
 from clusterctl.report.console import Screen
 from clusterctl.report.html.check import html_page
@@ -68,18 +69,19 @@ def run(args: argparse.Namespace) -> int:
             facts=args.facts,
             on_event=progress.show,
         )
-    if args.json:
-        explained = {"choices": plain(result.choices)} if args.explain_network else {}
-        print(json.dumps({**result.document(), **explained}, indent=2))
-    else:
-        if args.explain_network:
-            print_choices(screen.out, result)
-        print_check(screen.out, result, verbose=args.verbose > 0, quiet=screen.quiet)
-        placed = given_workdir(args) or any(node.workdir for node in session.cluster.nodes)
-        if not (args.only or placed):
-            text = "no workdir: launch and sync bring no code to the nodes"
-            hint = "add `workdir: /home/USER/NAME` to the inventory, or type --workdir DIR"
-            screen.say(Notice(text=text, hint=hint))
+    with readers_may_leave():
+        if args.json:
+            explained = {"choices": plain(result.choices)} if args.explain_network else {}
+            print(json.dumps({**result.document(), **explained}, indent=2))
+        else:
+            if args.explain_network:
+                print_choices(screen.out, result)
+            print_check(screen.out, result, verbose=args.verbose > 0, quiet=screen.quiet)
+    placed = given_workdir(args) or any(node.workdir for node in session.cluster.nodes)
+    if not (args.json or args.only or placed):
+        text = "no workdir: launch and sync bring no code to the nodes"
+        hint = "add `workdir: /home/USER/NAME` to the inventory, or type --workdir DIR"
+        screen.say(Notice(text=text, hint=hint))
     # A file that cannot be written does not cost the verdict.
     if args.save_facts is not None:
         save_facts(args.save_facts, result.facts)

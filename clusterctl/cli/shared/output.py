@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Iterator
 
 EXIT_UNWRITTEN = 1
 
@@ -56,6 +57,16 @@ def cannot_write(problem: BaseException) -> bool:
     if isinstance(problem, BrokenPipeError):
         return True
     return isinstance(problem, OSError) and problem.filename is None and problem.errno in _FULL
+
+
+@contextlib.contextmanager
+def readers_may_leave() -> Iterator[None]:
+    """Let the reader of the block's output exit early (`| head`): the result counts."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as problem:  # the second: rich ends the process so
+        give_up(problem)
 
 
 def give_up(problem: BaseException) -> int:
