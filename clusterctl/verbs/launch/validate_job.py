@@ -220,6 +220,10 @@ def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
 
 def notice_restarts(job: Job, template: tuple[str, ...] = (), *, emit: Emit) -> None:
     """Warn of restarts that would begin again from the start; `template`: a resume's command."""
+    if job.resume_args and launchers.find_launcher(job.launcher).elastic(job.args) is not None:
+        text = f"{job.launcher} starts the ranks of an elastic run again without job.resume_args"
+        hint = "let the program find its newest checkpoint, or: a fixed --nnodes, and --restarts 3"
+        emit(Notice(text=text, hint=hint, level="warning"))
     if not job.restart.max:
         return
     if not job.checkpoints:

@@ -291,6 +291,12 @@ def test_restarts_that_would_begin_from_the_start_are_noticed() -> None:
     filled = cluster(restart=Restart(max=3), checkpoints="out", command=("t.py", "/out/5")).job
     assert not notices(validate_job.notice_restarts, filled, ("t.py", "{checkpoint}"))
     assert not notices(validate_job.notice_restarts, cluster().job)
+    elastic = cluster(launcher="torchrun", launcher_args=("--nnodes=1:2",)).job
+    assert not notices(validate_job.notice_restarts, elastic)
+    (notice,) = notices(
+        validate_job.notice_restarts, replace(elastic, resume_args=("--from={checkpoint}",))
+    )
+    assert "starts the ranks of an elastic run again without job.resume_args" in notice.text
 
 
 def test_a_script_for_sbatch_is_told_from_others(tmp_path: Path) -> None:
