@@ -664,10 +664,10 @@ def test_status_tells_how_far_it_is_how_fast_and_whether_it_is_silent(
     }
     document, shown = show({**line, **told})
     assert document["progress"] == {
-        "step": 30, "total": 100, "epoch": None, "steps_per_s": 2.0, "eta_s": 31.0,
+        "step": 30, "total": 100, "epoch": None, "steps_per_s": 2.0, "eta_s": 34.5,
         "loss": None, "tokens_per_s": None,
     }  # fmt: skip
-    assert "  progress step 30/100, 2 steps/s, 31 s left\n" in shown
+    assert "  progress step 30/100, 2 steps/s, 34 s left\n" in shown
     assert "printed  4 s ago (usually every 0.5 s): [a:0] saving" in shown
     assert set(document["last_line"]) == {"node", "rank", "line", "age_s", "every_s"}
     assert "restarts" not in shown
@@ -683,6 +683,8 @@ def test_status_tells_how_far_it_is_how_fast_and_whether_it_is_silent(
     document, shown = show({**line, **told}, **over)
     assert document["progress"]["eta_s"] is None
     assert "usually" not in shown
+    waits = {"until": 9e9, "since": 1.0, "why": "b was lost"}
+    assert show({**line, **told}, waits=waits)[0]["progress"]["eta_s"] is None
 
 
 def test_status_shows_what_ranks_use_and_gpus_only_if_there_are_some(

@@ -170,10 +170,17 @@ class RunStatus:
                 earlier.age_s - last.age_s if earlier else 0.0,
             )
             if found is not None:
-                left = None if found.eta_s is None else max(0.0, found.eta_s - last.age_s)
-                found = replace(found, eta_s=left if self.live else None)
+                found = replace(found, eta_s=self._time_left(found, last))
                 return replace(found, loss=step.loss, tokens_per_s=step.tokens_per_s)
         return JobProgress(**plain(step)) if step != Step() else None
+
+    def _time_left(self, found: JobProgress, last: LastPrinted) -> float | None:
+        """Return the seconds to the last step; None: not known, or it does not go on now."""
+        if found.eta_s is None or not self.live or self.waits or self.again or self.hung:
+            return None
+        # A step, or the usual time between two lines, may have passed since; no more, if it rests.
+        usual = max(last.every_s or 0.0, 1 / found.steps_per_s if found.steps_per_s else 0.0)
+        return max(0.0, found.eta_s - min(last.age_s, usual or last.age_s))
 
     @property
     def restarts(self) -> int:
