@@ -250,9 +250,10 @@ def show_no_restart(console: Console, view: RunStatus) -> None:
 
 
 def show_time_over(console: Console, view: RunStatus) -> None:
-    """Print how a run continues that its time limit has stopped."""
+    """Print how a run continues that its time limit has stopped, or that left no first cause."""
     saves = any(one.checkpoints for one in view.node_runs.values())
-    if view.ended_by == "max-time" and saves:
+    vanished = view.state == "lost" and view.first_cause is None
+    if saves and (view.ended_by == "max-time" or vanished):
         command = f"clusterctl resume {view.run} --checkpoint latest"
         console.print(safe_text(f"hint: {command}"), soft_wrap=True)
 

@@ -200,13 +200,14 @@ def _record(cluster: Cluster, view: RunStatus, proven: RunRecord | None) -> RunR
         joined = (node for node in took_part if node.name not in known)
         all_nodes = (*proven.cluster.nodes, *joined)
         return replace(proven, cluster=proven.cluster.with_nodes(all_nodes))
+    name = _agreed(one.name for one in node_runs.values())
     return RunRecord(
         run=view.run,
         began=view.began or 0.0,
         cluster=replace(cluster.with_nodes(tuple(took_part)), job=replace(cluster.job, command=())),
         plan={"world_size": _agreed(one.world_size or None for one in node_runs.values())},
         resumed=_ancestor(cluster, view),
-        options={"name": view.name} if view.name else {},
+        options={"name": name} if name else {},
         discovered=True,
         claims=tuple(
             Claim(node=node.name, command=node_runs[node.name].command) for node in took_part

@@ -230,7 +230,8 @@ class RunStatus:
     def no_restart(self) -> str:
         """Why a run that restarts was not started again; the master decided."""
         found = (one.end.no_restart for one in staying(self.nodes) if one.end)
-        return next(filter(None, found), "")
+        gone = self.attempts > 1 and self.state == "lost"
+        return next(filter(None, found), "no supervisor is left that would do it" if gone else "")
 
     @property
     def notify_problem(self) -> str:

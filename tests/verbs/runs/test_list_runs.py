@@ -165,8 +165,8 @@ def test_a_run_whose_nodes_have_other_names_now_is_not_lost(
 
 def test_a_rebuilt_run_keeps_the_name_that_its_nodes_tell(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    named = {"a": answers(part("a", "running", name="sweep", end=None))}
-    list_runs.runs(FakePool(CLUSTER, named | {"b": UNKNOWN}), records, rebuild=True)
+    named = {n: answers(part(n, "running", name="sweep", end=None)) for n in "ab"}
+    list_runs.runs(FakePool(CLUSTER, named), records, rebuild=True)
     assert records.to_resume("sweep", CLUSTER.name).run == RUN
 
 
