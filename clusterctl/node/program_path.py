@@ -18,3 +18,12 @@ def find_program(word: bytes, path: bytes) -> Optional[bytes]:
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return candidate
     return None
+
+
+def broken_link(path: bytes) -> str:
+    """Return that a path leads to a file that is not there, or not for this user; else nothing."""
+    target = os.path.realpath(path)
+    if b"/" not in path or target == os.path.abspath(path):
+        return ""
+    shown = target.decode("utf-8", "backslashreplace")
+    return " (it leads to %s, which this user does not find)" % shown

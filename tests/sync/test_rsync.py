@@ -74,7 +74,7 @@ def test_files_arrive_whole(sshd: Sshd, source: Path, tmp_path: Path, via: str) 
 def test_the_old_protocol_of_macos_will_do(
     sshd: Sshd, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """rsync 2.6.9 and openrsync, which macOS has, speak protocol 29."""
+    """Protocol 29 is what rsync 2.6.9 and openrsync, which macOS has, speak."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (tmp_path / "rsync").write_text(f'#!/bin/sh\nexec {shutil.which("rsync")} --protocol=29 "$@"\n')
     (tmp_path / "rsync").chmod(0o755)
@@ -86,7 +86,7 @@ def test_the_old_protocol_of_macos_will_do(
 
 
 def test_an_rsync_with_one_socket_for_both_ways_sees_its_end() -> None:
-    """openrsync waits for it after the transfer, while we still read what it may send."""
+    """It is what openrsync waits for after the transfer, while we still read what it may send."""
     shim, controller = socket.socketpair()
     own, given = socket.socketpair()
     with shim, controller, own, given:

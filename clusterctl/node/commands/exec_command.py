@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.commands.running_tool import start_tool, wait_for_tool
-from clusterctl.node.program_path import find_program
+from clusterctl.node.program_path import broken_link, find_program
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import original_environment
 from clusterctl.wire import Message
@@ -64,14 +64,17 @@ def _start(argv: List[str], cwd: Optional[str]) -> "subprocess.Popen[bytes]":
     path = environment.get(b"PATH", os.fsencode(os.defpath))
     program = find_program(where, path)
     if program is None:
+        leads = broken_link(where)
         hint = "write its full path: the node's PATH is %s" % os.fsdecode(path)
+        if b"/" in name:
+            hint = "ls -l %s (on the node)" % quote(os.fsdecode(where))
         if _SHELL_SIGNS & set(argv[0]):
             line = " ".join(argv)
             # The controller drops a hint with quotes inside quotes.
             hint = "for a line of the shell: clusterctl exec -- sh -c '%s'" % (
                 "LINE" if "'" in line else line
             )
-        raise OperationError("exec", "command not found: %s" % argv[0], hint=hint)
+        raise OperationError("exec", "command not found: %s%s" % (argv[0], leads), hint=hint)
     words = [os.fsencode(word) for word in argv]
     try:
         return start_tool(words, executable=program, cwd=folder, env=environment)

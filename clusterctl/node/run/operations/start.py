@@ -20,7 +20,7 @@ from clusterctl.node.agent.child_tasks import held_by_child, run_with_timeout
 from clusterctl.node.file_io import read_end
 from clusterctl.node.mirror.manifest import sync_unfinished
 from clusterctl.node.mirror.sync_lock import keep_syncs_out
-from clusterctl.node.program_path import find_program
+from clusterctl.node.program_path import broken_link, find_program
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.own_agent import agent_argv
 from clusterctl.node.run.files.run_files import write_json
@@ -224,7 +224,7 @@ def require_command(word: str, environment: Environment, workdir: str) -> None:
     shown = path.decode("utf-8", "backslashreplace")
     hint = "write its full path, or set `python:` or `env_init:` in the inventory"
     if found is None:
-        where = "" if "/" in word else " (PATH is %s)" % shown
+        where = broken_link(name) if "/" in word else " (PATH is %s)" % shown
         message = "command not found: %s%s" % (word, where)
         if "/" not in word and os.path.isfile(os.path.join(workdir, word)):
             hint = "it is in workdir: write {0}, or launch -- bash {0}".format(quote("./" + word))
