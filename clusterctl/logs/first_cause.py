@@ -130,9 +130,12 @@ class _End:
         return self.cause.time - self.error <= other.cause.time + other.error
 
 
-def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
-    """Return the earliest failure that is no consequence of another; None if none failed."""
-    known = tuple(reports)
+def first_cause(reports: Iterable[NodeReport], master: str = "") -> FirstCause | None:
+    """Return the earliest failure that is no consequence of another; None if none failed.
+
+    `master`: the name of the node that all others are linked to; empty: it is not known.
+    """
+    known = _first_hand(tuple(reports), master)
     slow = {report.node: report for report in known if report.env_init_s >= SLOW}
     own = [_in_env_init(end, slow) for report in known for end in _ends(report)]
     heard = {end.cause.node for end in own if end.cause.kind != "node-lost"}
@@ -151,6 +154,23 @@ def first_cause(reports: Iterable[NodeReport]) -> FirstCause | None:
     first = _of_either(min(candidates, key=lambda end: end.cause.time), candidates)
     also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
     return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
+
+
+def _first_hand(reports: tuple[NodeReport, ...], master: str) -> tuple[NodeReport, ...]:
+    """Leave out what a node tells of others than the master, which it is not linked to.
+
+    The master has noted what they told it. Only if its events are not known, others' words count.
+    """
+    if not any(report.node == master and report.events for report in reports):
+        return reports
+
+    def is_own(event: Mapping[str, Any]) -> bool:
+        return event.get("kind") != "peer-bad-end" and event.get("peer") in (None, master)
+
+    return tuple(
+        one if one.node == master else replace(one, events=[e for e in one.events if is_own(e)])
+        for one in reports
+    )
 
 
 def _left(reports: Iterable[NodeReport]) -> set[str]:

@@ -15,7 +15,7 @@ from clusterctl.values import dataclass
 
 SLACK_SECONDS = 2.0
 """By which the clocks of the nodes may differ."""
-_STEPS = 1 << 53
+_STEPS, _LARGEST = 1 << 53, 1e100
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "train_loss", "train/loss"),
     "seconds": ("step_s", "step_time", "step_seconds"),
@@ -203,9 +203,7 @@ def _is_known(value: float | None) -> bool:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number; a node may claim anything."""
-    try:
-        number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
+    """Return a number, of which sums and quotients are finite; a node may claim anything."""
+    if not isinstance(value, int | float) or not abs(value) <= _LARGEST:
         return None
-    return number if math.isfinite(number) else None
+    return float(value) if abs(value) >= 1 / _LARGEST else 0.0

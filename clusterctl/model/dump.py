@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
+from clusterctl.model.from_json import Bounds
 from clusterctl.values import dataclass
 
 Source = Literal["py-spy", "kernel", ""]
@@ -157,8 +158,8 @@ class NodeDump:
     node: str
     time: Seconds
     """When it was taken, by the node's clock."""
-    ranks: tuple[RankDump, ...] = ()
-    throttled: tuple[str, ...] = ()
+    ranks: Annotated[tuple[RankDump, ...], Bounds(0, 4096)] = ()
+    throttled: Annotated[tuple[str, ...], Bounds(0, 1024)] = ()
     """Each throttled GPU in words; empty: none, or the driver did not answer."""
     addresses: tuple[str, ...] = ()
     """The node's own, by which others' connections name it."""

@@ -123,10 +123,11 @@ def _number(kinds: Any, bounds: Bounds, value: Any, where: str, finite: bool) ->
 
 
 def _sized(read: _Reader, bounds: Bounds, value: object, where: str, finite: bool) -> Any:  # noqa: ANN401, FBT001
-    found = read(value, where, finite)
-    if not bounds.least <= len(found) <= bounds.most:
-        raise DocumentError(f"{where}: expected at least {bounds.least:g}, found {len(found)}")
-    return found
+    if isinstance(value, list) and not bounds.least <= len(value) <= bounds.most:
+        few = len(value) < bounds.least
+        wanted = f"at least {bounds.least:g}" if few else f"at most {bounds.most:g}"
+        raise DocumentError(f"{where}: expected {wanted}, found {len(value)}")
+    return read(value, where, finite)
 
 
 def _mapping(read: _Reader, value: object, where: str, finite: bool) -> Mapping[str, Any]:  # noqa: FBT001

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Annotated
 
 from clusterctl.model.bounds import (
     Amount,
@@ -16,6 +17,7 @@ from clusterctl.model.bounds import (
     Signal,
     Whole,
 )
+from clusterctl.model.from_json import Bounds
 from clusterctl.model.usage import Usage
 from clusterctl.values import dataclass
 
@@ -319,7 +321,7 @@ class NodeRun:
     """null: it is not, or this is unknown."""
     false_alarms: Count = 0
     """How often it was hung, and then ran again."""
-    stragglers: tuple[Straggler, ...] = ()
+    stragglers: Annotated[tuple[Straggler, ...], Bounds(0, 1024)] = ()
     fell: Fell | None = None
     """null: nothing fell, or this is unknown."""
     attempt: Count = 1

@@ -410,3 +410,16 @@ def test_a_node_without_which_the_run_continued_lays_nothing_to_the_others() -> 
     assert (cause.node, cause.rank) == ("c", 2)
     again = found(replace(a, events=[left, joined]), replace(b, events=[lost("a", 150.0)]))
     assert (again.node, again.kind) == ("a", "node-lost")
+
+
+def test_a_node_is_not_believed_what_it_tells_of_others_than_the_master() -> None:
+    a = NodeReport(node="a", events=[ended(9.0, 0)])
+    joined = {"kind": "peer-joined", "time": 1.0, "peer": "b"}
+    for lie in (told(1.0, **OF_RANK_1), lost("b", 1.0), told(1.0, by="lost", lost="b")):
+        reports = [a, NodeReport(node="b"), NodeReport(node="c", events=[joined, lie])]
+        cause = first_cause(reports, "a")
+        assert cause is not None
+        assert (cause.node, cause.rank) == ("a", 0)
+    silent = first_cause([NodeReport(node="c", events=[told(1.0, **OF_RANK_1)])], "a")
+    assert silent is not None
+    assert silent.node == "b", "the master's own events are not known"

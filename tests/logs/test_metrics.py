@@ -92,6 +92,11 @@ def test_what_is_no_step_is_skipped(line: str) -> None:
     ]  # fmt: skip
 
 
+def test_numbers_of_which_quotients_overflow_are_skipped() -> None:
+    (one,) = read_metrics(lines(step(1, loss=1e308, step_s=5e-324, tok_s=-1e99))).steps
+    assert (one.loss, one.seconds, one.tokens_per_s) == (None, 0.0, -1e99)
+
+
 @pytest.mark.hypothesis
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(data: bytes) -> None:

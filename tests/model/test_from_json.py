@@ -100,6 +100,11 @@ def test_a_number_with_bounds_stays_what_it_was() -> None:
         (PruneAnswer, {"kept": {"lab-1": 5}}, "kept['lab-1']: expected str, found 5"),
         (OneCheckpointAnswer, {"candidates": []}, "candidates: expected at least 1, found 0"),
         (
+            NodeRun,
+            {**RUN, "stragglers": [{}] * 2000},
+            "stragglers: expected at most 1024, found 2000",
+        ),
+        (
             Mapping[str, Any],
             {"x": DEEP},
             "it['x']: expected at most 16 levels of values, found more",

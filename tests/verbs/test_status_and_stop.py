@@ -96,10 +96,12 @@ def over(by: str, state: str = "failed") -> dict[str, Any]:
         (part("a", "finished", world_size=1), None, "finished"),
         (part("a", "finished", world_size=2), None, "unreachable"),
         # An elastic run continues without a node, if enough are left.
-        (part("a", min_nodes=1), part("b", "failed"), "running"),
-        (part("a", "finished", min_nodes=1), part("b", "lost"), "finished"),
+        (part("a", min_nodes=1), part("b", "failed", min_nodes=1), "running"),
+        (part("a", "finished", min_nodes=1), part("b", "lost", min_nodes=1), "finished"),
         (part("a", "finished", min_nodes=1), None, "finished"),
-        (part("a", "finished", min_nodes=2), part("b", "failed"), "failed"),
+        (part("a", "finished", min_nodes=2), part("b", "failed", min_nodes=2), "failed"),
+        # One node alone does not make it elastic.
+        (part("a", "finished", min_nodes=1), part("b", "failed"), "failed"),
     ],
 )
 def test_states(a: dict[str, Any] | None, b: dict[str, Any] | None, state: str) -> None:
@@ -910,6 +912,14 @@ def test_a_node_that_was_left_out_does_not_decide(
     console = Console(file=(stream := io.StringIO()), width=200)
     show_status(Screen(console, console), view)
     assert "after attempt 1: b: the node was lost; c has its place\n" in stream.getvalue()
+
+
+def test_only_the_master_leaves_nodes_out() -> None:
+    master = {"node": "a"}
+    liar = node_run("b", "finished", attempt=9, attempts=9, left_out=[{**LEFT_OUT, "node": "a"}])
+    failed = node_run("a", "failed", master=master)
+    view = view_of(RUN, CLUSTER, {"b": replace(liar, master=failed.master), "a": failed}, {})
+    assert (view.state, view.nodes[0].left_out) == ("failed", None)
 
 
 @pytest.mark.parametrize(("spare", "shown"), [("running", "standby"), ("lost", "lost")])

@@ -183,7 +183,6 @@ class Master(Peers):
         """Accept a worker that is expected and knows its own token."""
         hello = hello if isinstance(hello, dict) else {}
         name, token = str(hello.get("node")), str(hello.get("token"))
-        self._unauthenticated.remove(channel.close)
         peer = self.others.get(name)
         # Names that are expected can be encoded; a token may hold half a character.
         if (
@@ -193,7 +192,7 @@ class Master(Peers):
                 token.encode("utf-8", "surrogatepass"), node_token(self._token, name).encode()
             )
         ):
-            channel.close()
+            self._refuse(channel)
             return
         if self._attempt != hello.get("attempt", self._attempt):
             self._of_other_attempt(channel, name, hello)
@@ -202,6 +201,7 @@ class Master(Peers):
         seat: Optional[Seat] = None
         if joins and self._standby:  # an earlier supervisor of the node has no seat
             seat = {**parse_seat(hello.get("seat")), "node": name}
+        self._unauthenticated.remove(channel.close)
         channel.name = name
         self.disconnect(name)
         self._channels[name] = channel
@@ -222,7 +222,7 @@ class Master(Peers):
         return peer.phase != LOST or self._ending is not None
 
     def _of_other_attempt(self, channel: TlsChannel, name: str, hello: Dict[str, object]) -> None:
-        """Answer a worker whose attempt is not ours; it comes again.
+        """Answer a worker whose attempt is not ours, without admitting it; it comes again.
 
         One of the attempt before may have missed that we began, or bring a stop that came while
         we did.
@@ -237,7 +237,11 @@ class Master(Peers):
             if not self.others[name].done:
                 self.change(name, heard=time.monotonic() + RETURN_SECONDS)  # it begins only now
         else:
-            channel.close()
+            self._refuse(channel)
+
+    def _refuse(self, channel: TlsChannel) -> None:
+        self._unauthenticated.remove(channel.close)
+        channel.close()
 
     def disconnect(self, name: str) -> None:
         """Close the connection of a worker; it may come again."""

@@ -41,7 +41,7 @@ def line_plot(
 
     def place(x: float, y: float) -> str:
         across = (x - left) / (right - left or 1) * (_WIDTH - _LEFT - _RIGHT)
-        down = (high - y) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+        down = (high - y) / (high - low or 1) * (_HEIGHT - _TOP - _BOTTOM)
         return f"{_LEFT + across:.1f},{_TOP + down:.1f}"
 
     base, edge = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT

@@ -19,6 +19,7 @@ from clusterctl.verbs.pull.result import (
     PullState,
     local_names,
     make_folder,
+    require_inside,
 )
 from clusterctl.verbs.push.result import HERE, WantedPath, failure
 from clusterctl.verbs.push.transfer import Transfer
@@ -173,6 +174,7 @@ class _Pull:
         path, target = transfer.source.path, self.options.to / below
         transfer.wanted = replace(transfer.wanted, targets={HERE: str(target)})
         try:
+            require_inside(self.options.to, target)
             manifest = copy.manifest or transfer.describe()
             size, files = transfer.totals
             much = f"{size_of(size)} in {counted(files, 'file')}"

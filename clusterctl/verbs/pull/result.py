@@ -114,6 +114,8 @@ def _local_name(nodes: Sequence[Node], word: str) -> str:
 
 def make_folder(path: Path) -> None:
     """Make the folder that gets what is pulled; a new one is kept out of git and of `sync`."""
+    if path.name == DEFAULT and path.is_symlink():
+        _refuse_link(path)
     if path.is_dir():
         return
     try:
@@ -124,3 +126,14 @@ def make_folder(path: Path) -> None:
     except OSError as error:
         message = f"--to {path}: expected a folder to write to, found: {error.strerror}"
         raise ClusterError(message, hint="--to DIR") from error
+
+
+def require_inside(folder: Path, target: Path) -> None:
+    """Refuse a target below the folder that a link leads out of it: a project may have links."""
+    if not target.resolve().is_relative_to(folder.resolve()):
+        _refuse_link(target)
+
+
+def _refuse_link(path: Path) -> None:
+    message = f"{path}: expected a folder here, found a link to {path.resolve()}"
+    raise ClusterError(message, hint="put it elsewhere: --to DIR")

@@ -23,7 +23,7 @@ from clusterctl.verbs.events import Event, NodeEvent, Notice
 from clusterctl.verbs.rpc import NOT_OURS, bad_output, node_error, run_args
 from clusterctl.verbs.runs.event_warnings import unmet_warning, warning_of
 from clusterctl.verbs.runs.log_file import LINE_BYTES, LogFile
-from clusterctl.verbs.runs.run_state import set_aside
+from clusterctl.verbs.runs.run_state import master_of, set_aside
 from clusterctl.verbs.runs.tail_blocks import MESSAGE_LIMIT, TailBlock, tail_blocks, wrong_length
 from clusterctl.wire import Message
 
@@ -197,18 +197,18 @@ class RunLog:
     @property
     def left_out(self) -> set[str]:
         """The nodes without which the run continued, as those know that have ended."""
-        return set_aside(self.node_runs).left_out.keys() & self.events.keys()
+        return set_aside(self._in_order).left_out.keys() & self.events.keys()
 
     @property
     def aside(self) -> set[str]:
         """Those, and the nodes that stood by to the end."""
-        aside = set_aside(self.node_runs)
+        aside = set_aside(self._in_order)
         return (aside.left_out.keys() | aside.spares) & self.events.keys()
 
     def first_cause(self) -> FirstCause | None:
         """Return why the run failed, as far as it was read."""
         aside = self.aside  # their failures end no run
-        return first_cause(
+        reports = (
             NodeReport(
                 node=name,
                 events=(*events, *filter(None, [self._clock_events.get(name)])),
@@ -227,6 +227,12 @@ class RunLog:
             for name, events in self.events.items()
             if name not in aside
         )
+        return first_cause(reports, master_of(self._in_order.values()))
+
+    @property
+    def _in_order(self) -> dict[str, NodeRun]:
+        """The parts that were read, in launch order."""
+        return {name: self.node_runs[name] for name in self.events if name in self.node_runs}
 
     def _earlier(self, node: str, log: LogFile) -> int:
         """Return how many last lines are of earlier attempts: events come before logs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -123,10 +124,21 @@ class Aside(NamedTuple):
     """Those without which it continued."""
 
 
+def master_of(node_runs: Iterable[NodeRun]) -> str:
+    """Return the node of rank 0, as most nodes name it, or the first; empty: none names it."""
+    named = Counter(one.master.node for one in node_runs if one.master).most_common(1)
+    return named[0][0] if named else ""
+
+
 def set_aside(node_runs: Mapping[str, NodeRun]) -> Aside:
-    """Return who stands by and who is left out, as the nodes of the newest attempt know it."""
-    newest = max((one.attempt for one in node_runs.values() if one.attempts > 1), default=0)
-    known = [one for one in node_runs.values() if one.attempts > 1 and one.attempt == newest]
+    """Return who stands by and who is left out, as the master knows it.
+
+    Nodes of an earlier version do not name it: then those of the newest attempt are believed.
+    """
+    master = master_of(node_runs.values())
+    believed = {name: one for name, one in node_runs.items() if name == master or not master}
+    newest = max((one.attempt for one in believed.values() if one.attempts > 1), default=0)
+    known = [one for one in believed.values() if one.attempts > 1 and one.attempt == newest]
     soon = [
         LeftOut(node=node, attempt=newest, why=one.again.why)
         for one in known
@@ -135,7 +147,7 @@ def set_aside(node_runs: Mapping[str, NodeRun]) -> Aside:
     ]
     left_out = [*soon, *itertools.chain(*(one.left_out for one in known))]
     spares = {*itertools.chain(*(one.spares for one in known))}
-    spares |= {name for name, one in node_runs.items() if one in known and one.standby}
+    spares |= {name for name, one in node_runs.items() if one.standby and one.attempt == newest}
     return Aside(frozenset(spares), {one.node: one for one in left_out})
 
 
@@ -165,7 +177,8 @@ def state_of(answers: Sequence[NodeAnswer]) -> RunState:
 def staying(answers: Sequence[NodeAnswer]) -> Sequence[NodeAnswer]:
     """Return the nodes with which a run continued, if they were enough; else all."""
     answers = [one for one in answers if not (one.left_out or one.spare)] or answers
-    least = max((one.node_run.min_nodes for one in answers if one.node_run), default=0)
+    # All nodes of a run have the same: no single one makes it succeed without the others.
+    least = min((one.node_run.min_nodes for one in answers if one.node_run), default=0)
     staying = [one for one in answers if one.state not in {"failed", "lost", "unreachable"}]
     return staying if 0 < least <= len(staying) else answers
 

@@ -383,7 +383,7 @@ def view_of(
 ) -> RunStatus:
     """Put together what each node knows of a run."""
     began = [one.began for one in node_runs.values() if one.began]
-    aside = set_aside(node_runs)
+    aside = set_aside({n.name: node_runs[n.name] for n in cluster.nodes if n.name in node_runs})
     name = next((one.name for one in node_runs.values() if one.name), "")
     master = node_runs.get(cluster.nodes[0].name) if cluster.nodes else None
     claims = (node_runs[node.name].command for node in cluster.nodes if node.name in node_runs)

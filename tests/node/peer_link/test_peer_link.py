@@ -716,12 +716,17 @@ def of_attempts(net: Link, ours: int, theirs: int) -> Worker:
     return worker
 
 
-def test_a_worker_that_missed_the_next_attempt_hears_of_it_from_its_master() -> None:
+def test_a_worker_that_missed_the_next_attempt_hears_of_it_from_its_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(master, "HELLO_SECONDS", 0.3)
     with link() as net:
         worker = of_attempts(net, 2, 1)
         net.until(lambda: worker.again == AGAIN)
         assert "w0" not in net.heard["master"].of("joined")
         assert net.master.missing == {"w0", "w1"}
+        # It is not admitted: such connections must not add up.
+        net.until(lambda: worker._last_error == "it closed the connection", 5.0)
 
 
 def test_a_stop_that_comes_between_two_attempts_ends_the_next_one() -> None:

@@ -130,4 +130,5 @@ def test_a_plot_has_each_curve_and_keeps_peaks() -> None:
     assert svg.count("<polyline") == 4  # two in the legend
     assert "nan" not in svg
     assert line_plot("loss", {"a": [(0, 1.0)]}) == ""
-    assert "<polyline" in line_plot("flat", {"a": [(0, 1.0), (0, 1.0)]})
+    for level in (1.0, 1e30):
+        assert "<polyline" in line_plot("flat", {"a": [(0, level), (0, level)]})

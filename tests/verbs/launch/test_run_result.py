@@ -70,7 +70,7 @@ PEER = {"state": "failed", **over("peer")}
         (FINISHED, None, None, 125, "unknown"),
         (PEER, None, None, 125, "unknown"),
         ({"state": "lost", **over("lost", "lost")}, None, None, 125, "lost"),
-        ({**FINISHED, "min_nodes": 1}, {"state": "lost"}, None, 0, "job"),
+        ({**FINISHED, "min_nodes": 1}, {"state": "lost", "min_nodes": 1}, None, 0, "job"),
         ({**FINISHED, "min_nodes": 1}, None, None, 0, "job"),
     ],
 )

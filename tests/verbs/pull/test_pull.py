@@ -123,6 +123,20 @@ def test_files_of_the_persons_are_not_replaced_unasked(cluster: Cluster, tmp_pat
     assert not (to / MARK).exists()  # the folder was there before
 
 
+def test_no_link_in_the_project_leads_a_file_out_of_it(cluster: Cluster, tmp_path: Path) -> None:
+    (home := tmp_path / "home").mkdir()
+    (linked := tmp_path / "pulled").symlink_to(home)
+    (to := tmp_path / "here").mkdir()
+    (to / "out").symlink_to(home)
+    with pytest.raises(ClusterError, match=f"found a link to {home}"):
+        pulled(cluster, linked, "out")
+    (one,) = pulled(Cluster(name="t", nodes=cluster.nodes[:1]), to, "out").paths[0].nodes
+    assert (one.state, one.words) == (
+        "failed", f"{to}/out: expected a folder here, found a link to {home}"
+    )  # fmt: skip
+    assert list(home.iterdir()) == []
+
+
 def test_links_out_of_the_tree_are_named_and_not_followed(cluster: Cluster, tmp_path: Path) -> None:
     to, out = tmp_path / "here", tmp_path / "a" / "out"
     (tmp_path / "elsewhere").mkdir()
