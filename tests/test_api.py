@@ -244,7 +244,9 @@ def test_a_run_is_launched_read_and_stopped(session: Session) -> None:
 
     run = session.launch(["train.py", "two words"], env=LONG, name="mine", on_event=hear)
     assert {Checked, Planned} <= {type(event) for event in heard}
-    kept = Records().find(run.id).cluster.job
+    record = Records().find(run.id)
+    assert record is not None
+    kept = record.cluster.job
     assert (kept.launcher, kept.command, kept.env) == (
         "direct", ("train.py", "two words"), tuple(LONG.items()),
     )  # fmt: skip
