@@ -208,5 +208,5 @@ def test_a_run_goes_on_on_another_number_of_ranks(
     seeds = {again.said(rank).partition("seed ")[2].split()[0] for rank in range(sum(nodes))}
     assert len(seeds) == sum(nodes), "ranks of one stream drop the same weights"
     assert close({s: v for s, v in whole.losses().items() if s > 3}, again.losses())
-    assert close(whole.evaluations(), again.evaluations())
+    assert close({6: whole.evaluations()[6]}, again.evaluations())
     assert "2 ranks wrote it" in again.said()
