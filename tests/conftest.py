@@ -78,7 +78,6 @@ pytest_plugins = ["tests.gpu_marker", "tests.leftovers", "tests.sshd_servers"]
 LONGEST = (
     "tests/cli/test_training_over_hosts.py",
     "tests/train/tools/test_smoke.py::test_the_toy_has",
-    "tests/cli/test_who_failed_first.py",
     "tests/cli/test_open_ports.py",
     "tests/cli/test_spares.py",
     "tests/cli/test_hang.py",
@@ -95,6 +94,7 @@ LONGEST = (
     "tests/cli/test_sync.py::test_launch_resume_and_sync",
     "tests/cli/test_resume.py::test_resume_from_the_latest",
     "tests/cli/test_launch.py::test_busy_nodes",
+    "tests/test_api.py::test_the_examples_of_the_page",
 )
 """The tests that take longest, by `make test`, longest first.
 

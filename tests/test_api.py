@@ -244,6 +244,12 @@ def test_a_run_is_launched_read_and_stopped(session: Session) -> None:
 
     run = session.launch(["train.py", "two words"], env=LONG, name="mine", on_event=hear)
     assert {Checked, Planned} <= {type(event) for event in heard}
+    record = Records().find(run.id)
+    assert record is not None
+    kept = record.cluster.job
+    assert (kept.launcher, kept.command, kept.env) == (
+        "direct", ("train.py", "two words"), tuple(LONG.items()),
+    )  # fmt: skip
     lines = run.logs(follow=True, rank=1)
     words = next(line for line in lines if line.text.startswith("words"))
     assert words == LogLine(words.time, session.cluster.nodes[1].name, 1, "words ['two words']")
@@ -261,19 +267,6 @@ def test_a_run_is_launched_read_and_stopped(session: Session) -> None:
     assert (ended.exit_code, ended.ended_by) == (125, "stop")
     assert [(one.run, one.state) for one in session.runs()] == [(run.id, "stopped")]
     assert {line.rank for line in run.logs(tail=2, node=first(session))} == {0}
-
-
-def test_events_end_with_how_the_run_ended(session: Session) -> None:
-    run = session.launch(env={"CODE": "7"})
-    *others, last = run.events()
-    assert others
-    assert isinstance(last, RunResult)
-    assert (last.exit_code, last.ended_by) == (7, "job")
-    assert last.view.first_cause is not None
-    assert last.view.first_cause.rank == 1
-    assert run.wait().exit_code == 7
-    # A session of another day knows it too.
-    assert session.run().status().state == "failed"
 
 
 def test_waiting_and_events_transfer_no_more_of_the_logs_than_names_the_cause(
@@ -297,12 +290,19 @@ def test_waiting_and_events_transfer_no_more_of_the_logs_than_names_the_cause(
     }
     assert sum(sizes) == 0
 
-    *happened, ended = session.launch(env={**noisy, "CODE": "7"}).events()
+    run = session.launch(env={**noisy, "CODE": "7"})
+    *happened, ended = run.events()
+    assert happened
     assert not [event for event in happened if isinstance(event, LogLines)]
     assert isinstance(ended, RunResult)
+    assert (ended.exit_code, ended.ended_by) == (7, "job")
     assert ended.view.first_cause is not None
+    assert ended.view.first_cause.rank == 1
     assert "step 2" in ended.view.first_cause.message
     assert 0 < sum(sizes) < 100_000
+    assert run.wait().exit_code == 7
+    # A session of another day knows it too.
+    assert session.run().status().state == "failed"
 
 
 def test_a_pull_finds_the_folder_of_the_newest_run(

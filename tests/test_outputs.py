@@ -15,10 +15,13 @@ DOCS = Path(__file__).parent.parent / "docs"
 OUTPUTS = SimpleNamespace(**runpy.run_path(str(DOCS / "make_outputs.py")))
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if OUTPUTS.is_played(page.read_text())]
 
-LONG = {"compare-runs", "hangs", "launch-a-run", "resume-a-run", "two-gpu-machines", "watch-a-run"}
+LONG = {
+    "compare-runs", "follow-and-stop", "hangs", "launch-a-run", "push-models-and-data",
+    "resume-a-run", "two-gpu-machines", "watch-a-run",
+}  # fmt: skip
 """Soaks: their jobs import torch again and again, or take long. What they show is run by
-test_hang.py, test_launch.py, test_resume.py, test_top.py and test_init_connects.py of tests/cli,
-and by the other pages."""
+test_hang.py, test_launch.py, test_following.py, test_stop.py, test_push.py, test_resume.py,
+test_top.py and test_init_connects.py of tests/cli, and by the other pages."""
 
 
 @pytest.mark.netns

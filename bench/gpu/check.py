@@ -42,9 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen is None:
         explain(refused, cpu=options.cpu)
         return NO_GPU
-    # A step past its limit is ended by SIGABRT: it prints its stacks, and needs no core file.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as name:
         work = Path(name)
         size = plan.sizes(chosen, cpu=options.cpu)
@@ -55,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: --only {' '.join(sorted(unknown))}: expected one of {names}",
                   file=sys.stderr)  # fmt: skip
             return USAGE
+        # A step past its limit is ended by SIGABRT: it prints its stacks, and needs no core file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         check = Check(options, chosen, environment, work)
         print("\n".join(report.heading(chosen, cpu=options.cpu)), flush=True)
         return check.run(selected(made, options.only))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bench.gpu import check, machine
 from bench.gpu.card import Cards, difference
 from bench.gpu.check import FAILED, INTERRUPTED, OK, Check
 from bench.gpu.figures import collect, figure
@@ -158,12 +159,12 @@ def test_an_unknown_option_is_a_usage_error() -> None:
     assert start("--no-such-option").returncode == 2
 
 
-@pytest.mark.torch
-def test_an_unknown_step_is_a_usage_error(tmp_path: Path) -> None:
-    done = start("--cpu", "--python", sys.executable, "--only", "sea", "--out", str(tmp_path / "o"))
-
-    assert done.returncode == 2
-    assert "expected one of recordings, fork, " in done.stderr
+def test_an_unknown_step_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "choose", lambda *_, **__: (MACHINE, ()))
+    assert check.main(["--cpu", "--only", "sea", "--out", str(tmp_path / "o")]) == 2
+    assert "expected one of recordings, fork, " in capsys.readouterr().err
 
 
 @pytest.mark.torch

@@ -1,4 +1,4 @@
-"""Runs under faults by schedule: nine that have all there is, and any number as a soak."""
+"""Runs under faults by schedule: nine have all there is, two play; any number as a soak."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.conftest import need_netns
 pytestmark = pytest.mark.netns
 
 ROOT = Path(__file__).parent.parent.parent
-KILLS = (4, 656, 2884, 3318, 3847)
-"""A soak: what they kill or stop, tests/cli has one by one: test_dead_supervisor.py, test_launch.py
+SOAKED = ((4, 656, 2884, 3318, 3847), (1584, 2568))
+"""What the first kill or stop, tests/cli has one by one: test_dead_supervisor.py, test_launch.py
 (the controller, and a rank), test_quarantine.py and test_spares.py (a node without power);
 in tests/node/supervisor test_guard.py kills a guard and halts a supervisor, and test_torchrun.py
-kills torchrun."""
-TOGETHER = ((1381, 2423), (1584, 2568))
-SEEDS = tuple(sorted({*KILLS, *TOGETHER[0], *TOGETHER[1]}))
+kills torchrun. A node that is cut off has test_spares.py there, a deaf job test_stop.py."""
+TOGETHER = (1381, 2423)
+SEEDS = tuple(sorted({*SOAKED[0], *SOAKED[1], *TOGETHER}))
 """They have every launcher, every form of job and every fault, and of those that end a run one
 each, last: the others find their victims. `make soak` has what comes together."""
 
@@ -48,7 +48,9 @@ def test_the_seeds_have_everything_that_can_be_drawn() -> None:
     assert kinds == {*MILD, *HARD}
 
 
-@pytest.mark.parametrize("seeds", [pytest.param(KILLS, marks=pytest.mark.soak), *TOGETHER], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [*(pytest.param(s, marks=pytest.mark.soak) for s in SOAKED), TOGETHER], ids=str
+)
 def test_schedules_of_faults(seeds: tuple[int, ...], tmp_path: Path) -> None:
     play(*map(str, seeds), "--out", str(tmp_path))
 

@@ -156,7 +156,7 @@ def test_a_stop_removes_containers_that_ignore_it(docker: Docker, contained: Pro
 @pytest.mark.parametrize(
     "guard",
     [
-        pytest.param(False, id="supervisor"),
+        pytest.param(False, id="supervisor", marks=pytest.mark.soak),
         pytest.param(True, id="with its guard", marks=pytest.mark.soak),
     ],
 )

@@ -46,7 +46,7 @@ def training(project: Project) -> Project:
     document = yaml.safe_load(project.inventory.read_text())
     job = {
         "launcher": "torchrun",
-        "launcher_args": ["--nnodes=2:3", "--max-restarts=3", f"--rdzv-conf={CONF}"],
+        "launcher_args": ["--nnodes=1:3", "--max-restarts=3", f"--rdzv-conf={CONF}"],
         "command": ["train.py"],
         "env": {"OMP_NUM_THREADS": "1"},
         "env_from": ["TOKEN"],
@@ -79,43 +79,45 @@ EARLIER = "27fcc0b"
 EVERYBODY = dict.fromkeys(("node1", "node2", "node3"), "running")
 
 
-def grown(training: Project, *words: str) -> subprocess.Popen[str]:
-    """Launch on two hosts, let the third join, and return the launch that follows the run."""
-    launched = training.start("launch", "--nodes", "2", *words, env=SECRET)
-    wait_until(lambda: world(training) == 2 or launched.poll() is not None)
+def grown(training: Project, *words: str, to: int = 3) -> subprocess.Popen[str]:
+    """Launch on all hosts but one, let it join, and return the launch that follows the run."""
+    late = f"node{to}"
+    launched = training.start("launch", "--nodes", str(to - 1), *words, env=SECRET)
+    wait_until(lambda: world(training) == to - 1 or launched.poll() is not None)
     assert launched.poll() is None, launched.communicate()
     other = {**SECRET, "CLUSTERCTL_STATE": str(training.folder.parent / "another-laptop")}
-    refused = training.run("join", "--nodes", "node3", env=other)
+    refused = training.run("join", "--nodes", late, env=other)
     assert refused.returncode == 1, refused.stderr
-    assert "node3: this machine did not launch" in refused.stderr
-    joined = training.run("join", "--nodes", "node3", "--json", env=SECRET)
+    assert f"{late}: this machine did not launch" in refused.stderr
+    joined = training.run("join", "--nodes", late, "--json", env=SECRET)
     assert joined.returncode == 0, joined.stderr
-    assert "node3: command: train.py\nnode3: env_from: TOKEN\n" in joined.stderr
+    assert f"{late}: command: train.py\n{late}: env_from: TOKEN\n" in joined.stderr
     validate("join", json.loads(joined.stdout))
-    wait_until(lambda: world(training) == 3)
+    wait_until(lambda: world(training) == to)
     return launched
 
 
-def stop_everywhere(training: Project, launched: subprocess.Popen[str]) -> None:
-    """Stop the run, which is verified on all three hosts."""
+def stop_everywhere(training: Project, launched: subprocess.Popen[str], count: int = 3) -> None:
+    """Stop the run, which is verified on all its hosts."""
+    everybody = [*EVERYBODY][:count]
     stopped = training.run("stop", "--json", "--grace", "5")
     assert stopped.returncode == 0, stopped.stderr
     (result,) = json.loads(stopped.stdout)["runs"]
-    assert {node["node"]: node["gone"] for node in result["nodes"]} == dict.fromkeys(
-        EVERYBODY, True
-    )
+    gone = {node["node"]: node["gone"] for node in result["nodes"]}
+    assert gone == dict.fromkeys(everybody, True)
     out, errors = launched.communicate(timeout=120)
-    assert "world 3 on node3" in out, errors  # whoever followed from the start saw it, too
-    for node in EVERYBODY:
+    assert f"world {count} on node{count}" in out, errors  # who followed from the start saw it, too
+    for node in everybody:
         found = training.sandbox.on(node, ["grep", "-rl", SECRET["TOKEN"], "/var/tmp"])
         assert found.stdout == ""
 
 
-def is_seen_by_everybody(training: Project) -> None:
+def is_seen_by_everybody(training: Project, count: int = 3) -> None:
     """See all nodes run, from here and from a laptop without a record."""
-    assert states(training) == EVERYBODY
+    everybody = dict.fromkeys([*EVERYBODY][:count], "running")
+    assert states(training) == everybody
     other = str(training.folder.parent / "another")
-    assert states(training, CLUSTERCTL_STATE=other) == EVERYBODY
+    assert states(training, CLUSTERCTL_STATE=other) == everybody
 
 
 @pytest.mark.soak  # test_open_ports.py has a node join, and watches

@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -218,26 +217,6 @@ def test_the_jobs_own_check_is_said_once_and_judges_a_launch_without_sync_too(
         bad = project.launch(*flags, *argv, "RATE=2", "--", "job.py")
         assert bad.returncode == 125, bad.stdout + bad.stderr
         assert "FAIL job.check  all 3 nodes" in bad.stderr
-
-
-API = """
-import clusterctl
-from clusterctl.verbs.runs.records import Records
-
-with clusterctl.Session("hosts.yaml") as session:
-    run = session.launch(["echo.py", "from python"], launcher="direct", env={"EVIL": "1"})
-kept = Records().find(run.id).cluster.job
-print([kept.launcher, kept.command, kept.env])
-"""
-
-
-def test_a_launch_from_python_records_what_ran(project: Project) -> None:
-    (project.folder / "hosts.yaml").write_text(project.inventory.read_text())
-    argv = [sys.executable, "-c", API]
-    settings = project.settings(None)
-    answer = project.sandbox.run(argv, env=settings, cwd=project.folder, timeout=BUSY)
-    kept = "['direct', ('echo.py', 'from python'), (('EVIL', '1'),)]\n"
-    assert (answer.returncode, answer.stdout) == (0, kept), answer.stderr
 
 
 def until_step(controller: subprocess.Popen[str], step: int) -> None:

@@ -208,7 +208,7 @@ def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path)
         opened.update((command, *found) for found in watch.found)
 
     commands = (
-        ("check --deep",),
+        ("check --deep", "--nodes", "2"),
         ("push", f"{tmp_path}/big:/workspace/big"),
         ("pull", "/workspace/big", "--to", f"{tmp_path}/pulled"),
     )
@@ -226,9 +226,9 @@ def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path)
                 break
     watch = Watch(box)
     with watch.watching():
-        launched = grown(training)
-    is_seen_by_everybody(training)
-    stop_everywhere(training, launched)
+        launched = grown(training, to=2)
+    is_seen_by_everybody(training, 2)
+    stop_everywhere(training, launched, 2)
     note(watch, "launch")
 
     missing = {

@@ -154,13 +154,13 @@ SENDS_OTHER_BLOCKS = (
     ids=["says bad", "sends bad"],
 )
 def test_a_node_that_lies_harms_no_other(
-    make_sandbox: MakeSandbox,
+    sandbox3: Sandbox,
     small: Path,
     tmp_path: Path,
     lie: tuple[str, str, str],
     states: dict[str, str],
 ) -> None:
-    box = make_sandbox()
+    box, there = sandbox3, f"/workspace/{tmp_path.name}"
     shutil.copytree(LOCATION / "clusterctl", tmp_path / "lying" / "clusterctl")
     module, truth, untruth = lie
     changed = tmp_path / "lying" / "clusterctl" / "node" / "push" / module
@@ -169,12 +169,12 @@ def test_a_node_that_lies_harms_no_other(
     text = text.replace(truth, untruth)
     changed.write_text(text.replace("import contextlib\n", "import contextlib\nimport os\n"))
     lying = {"PYTHONPATH": str(tmp_path / "lying")}
-    done = box.run([*PUSH, f"{small}:{THERE}"], cwd=tmp_path, env=lying)
+    done = box.run([*PUSH, f"{small}:{there}"], cwd=tmp_path, env=lying)
     found = nodes_of(done.stdout)
     assert {name: node["state"] for name, node in found.items()} == states, done.stderr
     right = hashlib.sha256(small.read_bytes()).hexdigest()
     for name, state in states.items():
-        shown = box.on(name, ["sha256sum", THERE]).stdout
+        shown = box.on(name, ["sha256sum", there]).stdout
         assert shown.startswith(right) == (state == "updated")
     if "failed" in states.values():
         words = found["node2"]["words"]

@@ -36,11 +36,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def base(tiny: Path) -> Config:
-    """Return a training of six steps that learns something."""
+    """Return a training of six steps that learns something, and evaluates nothing."""
     return Config(
         name_or_path=str(tiny / "model"),
         dataset_path=str(tiny / "train.jsonl"),
-        eval_dataset_path=str(tiny / "eval.jsonl"),
         cache_dir=str(tiny / "tokens"),
         seq_len=LONGEST,
         global_batch_size=12,

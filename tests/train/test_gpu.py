@@ -31,7 +31,7 @@ def test_bfloat16_learns_what_float32_does(world: World, device: str, attention:
         pytest.importorskip("flash_attn")
     how: dict[str, Any] = {
         "batching": "packed", "global_batch_size": 4, "per_device_train_batch_size": 1,
-        "max_steps": 4, "eval_dataset_path": None,
+        "max_steps": 4,
     }  # fmt: skip
     exact = world.run(**how).losses()
     low = world.run(gpu=device == "cuda", dtype="bfloat16", attn_implementation=attention, **how)
@@ -42,7 +42,7 @@ def test_bfloat16_learns_what_float32_does(world: World, device: str, attention:
 @pytest.mark.parametrize("device", DEVICES)
 def test_one_rank_may_be_sharded(world: World, device: str) -> None:
     """With NCCL on a GPU."""
-    how: dict[str, Any] = {"gpu": device == "cuda", "max_steps": 3, "eval_dataset_path": None}
+    how: dict[str, Any] = {"gpu": device == "cuda", "max_steps": 3}
     alone = world.run(dtype="float32", **how)
     sharded = world.run(dtype="float32", parallel="fsdp", **how)
     assert f"Mesh:       sharded over 1 ranks (FSDP) on {device}" in sharded.said()
@@ -53,7 +53,7 @@ def test_one_rank_may_be_sharded(world: World, device: str) -> None:
 def test_a_checkpoint_written_meanwhile_is_resumed_bit_for_bit(world: World, device: str) -> None:
     how: dict[str, Any] = {
         "gpu": device == "cuda", "parallel": "fsdp", "save_steps": 2, "async_save": True,
-        "deterministic": True, "eval_dataset_path": None, "save_total_limit": 9,
+        "deterministic": True, "save_total_limit": 9,
     }  # fmt: skip
     whole = world.run(**how)
     resumed = world.run(**how, resume_from_checkpoint=str(whole.output / "step-000002"))

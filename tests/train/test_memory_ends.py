@@ -43,7 +43,7 @@ def rehearses(_rank: int) -> None:
 def test_the_largest_micro_batch_comes_first_and_changes_nothing(
     world: World, how: dict[str, Any]
 ) -> None:
-    how = {**how, "max_steps": 3, "eval_dataset_path": None}
+    how = {**how, "max_steps": 3}
     plain = world.run(**how)
     tried = world.run(before=rehearses, **how)
     assert "GiB for the largest micro-batch, 4 x 48 tokens" in tried.said()
@@ -53,7 +53,7 @@ def test_the_largest_micro_batch_comes_first_and_changes_nothing(
 
 
 def test_the_largest_micro_batch_is_one_of_the_longest_samples(world: World) -> None:
-    how: dict[str, Any] = {"max_steps": 9, "eval_dataset_path": None, "before": sizes}
+    how: dict[str, Any] = {"max_steps": 9, "before": sizes}
     said = world.run(**how).said()
     widths = [int(line.split()[1]) for line in said.splitlines() if line.startswith("width ")]
     largest, *others = widths
@@ -105,7 +105,7 @@ def test_the_estimate_is_near_what_ranks_on_cpus_took(world: World, how: dict[st
     data.write_text(json.dumps({"text": " ".join(paragraphs())[:20_000]}) + "\n")
     keys = {
         "name_or_path": str(folder), "dataset_path": str(data), "seq_len": 512, "max_steps": 2,
-        "per_device_train_batch_size": 1, "global_batch_size": 1, "eval_dataset_path": None,
+        "per_device_train_batch_size": 1, "global_batch_size": 1,
         "parallel": "single",
     } | how  # fmt: skip
     run = world.run(before=gives_back, **keys)
@@ -210,7 +210,7 @@ def ends_at_first(rank: int) -> None:
 def test_memory_that_ends_is_named_without_a_traceback(
     world: World, ends: Callable[[int], None], named: str
 ) -> None:
-    run = world.start(before=ends, eval_dataset_path=None, batching="packed")
+    run = world.start(before=ends, batching="packed")
     assert run.wait() == [2], run.said()
     assert f"{named}: expected room in this GPU's memory, found: CUDA out of memory" in run.said()
     assert "hint: a smaller per_device_train_batch_size" in run.said()

@@ -194,5 +194,5 @@ def newer(_: int) -> None:
 
 @pytest.mark.torch
 def test_the_start_names_newer_ones(world: World) -> None:
-    run = world.run(nodes=(1,), max_steps=1, eval_dataset_path=None, before=newer)
+    run = world.run(nodes=(1,), max_steps=1, before=newer)
     assert "torch 9.1 is newer than the tested 2.13" in run.said()

@@ -90,7 +90,9 @@ class Training:
         """Return the loss of each evaluation, or another of its numbers."""
         lines = (self.output / "metrics.jsonl").read_text().splitlines()
         rows = [json.loads(line) for line in lines]
-        return {row["step"]: row[of] for row in rows if row["kind"] == "eval"}
+        found = {row["step"]: row[of] for row in rows if row["kind"] == "eval"}
+        assert found, "nothing was evaluated"
+        return found
 
 
 class World:
@@ -122,7 +124,8 @@ class World:
             apart: Where each node has a folder of its own that the others do not see: the same
                 relative output_dir, in another current folder.
             before: Called in each rank with its number before it trains.
-            changes: What differs from the base configuration.
+            changes: What differs from the base configuration; the tiny model's data is evaluated
+                if they say when.
         """
         self._count += 1
         logs = self.folder / f"start-{self._count}"
@@ -130,6 +133,9 @@ class World:
         changes.setdefault(
             "output_dir", "output" if apart else str(self.folder / f"output-{self._count}")
         )
+        if changes.get("eval_steps") or changes.get("eval_epochs"):
+            held_out = Path(str(self.base.dataset_path)).with_name("eval.jsonl")
+            changes.setdefault("eval_dataset_path", str(held_out))
         config = replace(self.base, **changes)
         padded_tokens = [
             {

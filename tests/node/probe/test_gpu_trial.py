@@ -31,6 +31,13 @@ def try_in_child(device: str) -> dict[str, Any]:
     return run_each({"0": alone}, 120.0)["0"]
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a CPU compute little: the first test below has it compute as much as the check does."""
+    monkeypatch.setitem(SIZE, "cpu", 2 * PERIOD)
+    monkeypatch.setitem(gpu_trial.COPIED, "cpu", 1 << 16)
+
+
 @pytest.mark.parametrize("size", SIZE.values())
 def test_bfloat16_holds_the_known_product_exactly(size: int) -> None:
     left, right, product = tiles(size)
@@ -53,6 +60,7 @@ def test_a_sound_device_computes_right_and_tells_its_speed(device: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 def test_one_wrong_number_of_a_product_is_seen(
     device: str, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +80,7 @@ def test_one_wrong_number_of_a_product_is_seen(
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("small")
 def test_one_wrong_number_of_a_copy_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     right: Any = torch.Tensor.copy_
 

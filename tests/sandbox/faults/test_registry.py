@@ -45,8 +45,16 @@ def test_faults_are_remembered_by_other_processes(make_sandbox: MakeSandbox) -> 
     assert box.heal() == []
 
 
-def test_a_host_can_lose_its_power_on_top_of_any_fault(make_sandbox: MakeSandbox) -> None:
-    kinds = sorted(set(registry.FAULTS) - {"killed"})
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(sorted(set(registry.FAULTS) - {"killed"}), id="all", marks=pytest.mark.soak),
+        ["frozen", "gpu-lost", "hung-mount", "interfaces-renamed", "shared-unmounted"],
+    ],
+)
+def test_a_host_can_lose_its_power_on_top_of_any_fault(
+    make_sandbox: MakeSandbox, kinds: list[str]
+) -> None:
     box = make_sandbox(nodes=len(kinds), gpus=gpus.parse("H100x2"))
     names = [host.name for host in box.hosts]
     for name, kind in zip(names, kinds, strict=True):

@@ -24,7 +24,7 @@ pytestmark = [
 MIB = 1 << 20
 WIDE: dict[str, Any] = {
     # A checkpoint takes 6 MiB: 0.4 million weights and their moments, and the adapter again.
-    "lora_r": 400, "max_steps": 4, "save_steps": 2, "eval_dataset_path": None,
+    "lora_r": 400, "max_steps": 4, "save_steps": 2,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from train.files import measure
 
 pytestmark = pytest.mark.torch
 
-SHORT: dict[str, Any] = {"eval_dataset_path": None, "max_steps": 2, "seed": 20261120}
+SHORT: dict[str, Any] = {"max_steps": 2, "seed": 20261120}
 
 
 def killed(_rank: int) -> None:
@@ -41,7 +41,7 @@ def test_a_date_is_a_good_seed_on_any_number_of_ranks(world: World) -> None:
 @pytest.mark.parametrize("reshards", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_gathered_weights_do_not_hide_a_checkpoints(world: World, *, reshards: bool) -> None:
     how: dict[str, Any] = {
-        "nodes": (2,), "reshard_after_forward": reshards, "eval_dataset_path": None,
+        "nodes": (2,), "reshard_after_forward": reshards,
     }  # fmt: skip
     whole = world.run(**how, max_steps=4, save_steps=2, save_total_limit=9)
     again = world.run(**how, max_steps=4, resume_from_checkpoint=str(whole.output / "step-000002"))
@@ -49,7 +49,7 @@ def test_gathered_weights_do_not_hide_a_checkpoints(world: World, *, reshards: b
 
 
 def test_another_batch_goes_on_for_as_many_epochs(world: World) -> None:
-    how: dict[str, Any] = {"eval_dataset_path": None, "max_steps": None, "num_train_epochs": 2}
+    how: dict[str, Any] = {"max_steps": None, "num_train_epochs": 2}
     how["per_device_train_batch_size"] = 16
     how["dataset_path"] = str(make_corpus(world.folder / "few.jsonl", 30))
     whole = world.run(**how, global_batch_size=16, save_steps=1, save_total_limit=99)
@@ -188,7 +188,7 @@ def saves_no_buffers(_rank: int) -> None:
 def test_a_checkpoint_from_before_buffers_were_saved_is_refused(world: World, tiny: Path) -> None:
     folder = make_family(world.folder / "glm4_moe", "glm4_moe", tiny / "model")
     how: dict[str, Any] = {
-        "name_or_path": str(folder), "method": "full", "eval_dataset_path": None, "max_steps": 1,
+        "name_or_path": str(folder), "method": "full", "max_steps": 1,
     }  # fmt: skip
     first = world.run(**how, before=saves_no_buffers)
     again = world.start(**how, output_dir=str(first.output), resume_from_checkpoint="latest")
@@ -228,7 +228,7 @@ def not_finite_at_step_3(rank: int) -> None:
 def test_a_loss_that_is_not_a_number_loses_no_step(
     world: World, usual: Callable[..., Training], *, async_save: bool
 ) -> None:
-    how: dict[str, Any] = {"nodes": (2,), "lora_dropout": 0.0, "eval_dataset_path": None}
+    how: dict[str, Any] = {"nodes": (2,), "lora_dropout": 0.0}
     whole = usual(**how)
     how["async_save"] = async_save
     run = world.start(**how, before=not_finite_at_step_3)
@@ -267,16 +267,17 @@ def test_a_killed_run_says_the_step_of_its_last_checkpoint(world: World) -> None
 def test_other_nodes_go_on_with_samples_of_their_own_from_the_end_of_an_epoch_only(
     world: World,
 ) -> None:
-    strided: dict[str, Any] = {"node_data": "strided", "eval_dataset_path": None}
-    first = world.run(**strided, nodes=(1, 1), save_epochs=1, num_train_epochs=1, max_steps=None)
-    (end,) = first.output.glob("step-*")
-    middle = world.run(**strided, nodes=(1, 1), max_steps=2)
-    how = strided | {"max_steps": steps_of(first.output)[0] + 1}
-    refused = world.start(**how, resume_from_checkpoint=str(middle.output / "step-000002"))
+    data = str(make_corpus(world.folder / "few.jsonl", 12))
+    strided: dict[str, Any] = {"node_data": "strided", "dataset_path": data}
+    saves: dict[str, Any] = {"save_steps": 1, "save_total_limit": 9}
+    first = world.run(**strided, **saves, nodes=(1, 1), num_train_epochs=1, max_steps=None)
+    middle, *_, end = sorted(first.output.glob("step-*"))
+    how = strided | {"max_steps": steps_of(first.output)[-1] + 1}
+    refused = world.start(**how, resume_from_checkpoint=str(middle))
     assert refused.wait() == [4]
     assert "expected the nodes' shares as in the checkpoint" in refused.said()
     assert "(50%, 50%), found 100%" in refused.said()
     one = world.run(**how, resume_from_checkpoint=str(end))
     assert "the nodes' shares of the samples were 50%, 50%, are 100%" in one.said()
-    same = world.run(**how, nodes=(1, 1), resume_from_checkpoint=str(middle.output / "step-000002"))
+    same = world.run(**how, nodes=(1, 1), resume_from_checkpoint=str(middle))
     assert "shares" not in same.said()

@@ -65,7 +65,7 @@ def rank_one_is_slow(rank: int) -> None:
 def test_ranks_agree_on_the_moment(world: World) -> None:
     # Rank 0 looks once a step, and once when a checkpoint was written.
     run = world.run(
-        nodes=(2,), save_minutes=2.0, before=rank_one_is_slow, eval_dataset_path=None,
+        nodes=(2,), save_minutes=2.0, before=rank_one_is_slow,
         save_total_limit=9,
     )  # fmt: skip
     assert steps_of(run.output) == [2, 4, 6]

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 pytest.importorskip("moto", reason="moto is not installed: make setup")
 pytest.importorskip("s3fs", reason="s3fs is not installed: make setup")
 STEADY: dict[str, Any] = {
-    "lr_scheduler_type": "constant", "warmup_steps": 0, "eval_dataset_path": None, "seq_len": 32,
+    "lr_scheduler_type": "constant", "warmup_steps": 0, "seq_len": 32,
 }  # fmt: skip
 
 

@@ -67,14 +67,14 @@ def test_packed_rows_have_the_loss_of_their_samples(tiny: Path, rows: list[list[
 
 @pytest.mark.parametrize("batching", ["packed", pytest.param("plain", marks=pytest.mark.soak)])
 def test_every_batching_is_the_same_on_any_number_of_ranks(world: World, batching: str) -> None:
-    how: dict[str, Any] = {"batching": batching, "max_steps": 3, "eval_dataset_path": None}
+    how: dict[str, Any] = {"batching": batching, "max_steps": 3}
     one = world.run(**how).losses()
     three = world.run(nodes=(2, 1), **how).losses()
     assert three == pytest.approx(one, rel=1e-5)
 
 
 def test_nodes_train_on_samples_of_their_own(world: World) -> None:
-    how: dict[str, Any] = {"max_steps": None, "num_train_epochs": 1, "eval_dataset_path": None}
+    how: dict[str, Any] = {"max_steps": None, "num_train_epochs": 1}
     whole = world.run(**how)
     strided = world.run(node_data="strided", nodes=(1, 1), **how)
     assert tokens(strided) == tokens(whole)

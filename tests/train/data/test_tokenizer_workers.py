@@ -76,9 +76,15 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.parametrize(
+    "start", ["quick_start", pytest.param("", id="spawn", marks=pytest.mark.soak)]
+)
 def test_the_cache_of_several_processes_is_that_of_one_to_the_byte(
-    tiny: Path, tmp_path: Path, cpus: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny: Path, tmp_path: Path, cpus: Any, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch, start: str,
+) -> None:  # fmt: skip
+    if start:
+        request.getfixturevalue(start)
     bad = ["no JSON", json.dumps({"other": 1})]
     lines = lines_of(300)
     config = configured(tiny, tmp_path, [*lines[:7], bad[0], *lines[7:290], bad[1], *lines[290:]])
@@ -95,6 +101,7 @@ def test_the_cache_of_several_processes_is_that_of_one_to_the_byte(
     assert [note.split(":")[1] for note in shared.notes] == ["8", "292"]
     assert files_in(tmp_path / "shared") == files_in(tmp_path / "alone")
     assert not workers_of(psutil.Process())
+    assert not multiprocessing.active_children()
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:

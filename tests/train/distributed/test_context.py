@@ -82,9 +82,9 @@ def test_two_ranks_share_packed_rows_and_go_on_bit_for_bit(
     world: World, usual: Callable[..., Training]
 ) -> None:
     how: dict[str, Any] = {"batching": "packed", "learning_rate": 5e-3}
-    alone = usual(**how)
+    alone = usual(eval_steps=6, **how)
     how |= {"nodes": (2,), "parallel": "fsdp", "context_parallel": 2, "lora_dropout": 0.0}
-    shared = world.run(save_steps=3, **how)
+    shared = world.run(save_steps=3, eval_steps=6, **how)
     assert "4 per device x 1 group of 2 ranks x 3 accumulation" in shared.said()
     same(alone, shared)
     again = world.run(resume_from_checkpoint=str(shared.output / "step-000003"), **how)
@@ -107,6 +107,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def test_every_family(world: World, tmp_path: Path, name: str, method: str) -> None:
     base = make_family(tmp_path / "base", name, Path(world.base.name_or_path))
     how: dict[str, Any] = {"name_or_path": str(base), "method": method, "learning_rate": 2e-3}
+    how["eval_steps"] = 6
     for layout in ({**TWO, "batching": "packed"}, FOUR):
         same(
             world.run(**how, batching=layout.get("batching", "balanced")),
@@ -117,7 +118,7 @@ def test_every_family(world: World, tmp_path: Path, name: str, method: str) -> N
 @pytest.mark.soak  # FSDP is above
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_layouts(world: World, usual: Callable[..., Training], name: str) -> None:
-    how: dict[str, Any] = {"batching": "packed", "learning_rate": 5e-3}
+    how: dict[str, Any] = {"batching": "packed", "learning_rate": 5e-3, "eval_steps": 6}
     same(usual(**how), world.run(**how | OTHERS[name]))
 
 

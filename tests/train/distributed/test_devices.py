@@ -173,7 +173,7 @@ def one_without_gpu(rank: int) -> None:
 
 def test_every_rank_hears_of_it_at_once(world: World) -> None:
     began = time.monotonic()
-    how: dict[str, Any] = {"nodes": (2, 1), "eval_dataset_path": None}
+    how: dict[str, Any] = {"nodes": (2, 1)}
     run = world.start(**how, before=one_without_gpu)
     assert run.wait() == [3, 3, 3]
     assert time.monotonic() - began < run.config.start_timeout / 3
@@ -191,7 +191,7 @@ def lost(rank: int) -> None:
 
 
 def test_a_rank_that_ends_before_it_names_its_device_is_named(world: World) -> None:
-    run = world.start(nodes=(2,), start_timeout=4.0, eval_dataset_path=None, before=lost)
+    run = world.start(nodes=(2,), start_timeout=4.0, before=lost)
     run.processes[0].join(60)
     assert run.processes[0].exitcode == 1
     assert (
@@ -207,7 +207,7 @@ def late(rank: int) -> None:
 
 
 def test_a_rank_that_does_not_come_is_named(world: World) -> None:
-    run = world.start(nodes=(3,), start_timeout=4.0, eval_dataset_path=None, before=late)
+    run = world.start(nodes=(3,), start_timeout=4.0, before=late)
     run.processes[0].join(60)
     assert run.processes[0].exitcode == 1
     assert "found no process for rank 1\n" in run.status()["reason"]

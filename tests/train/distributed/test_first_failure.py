@@ -18,7 +18,7 @@ from tests.waiting import BUSY
 
 pytestmark = pytest.mark.torch
 
-LONG: dict[str, Any] = {"nodes": (1, 1), "eval_dataset_path": None, "max_steps": 400}
+LONG: dict[str, Any] = {"nodes": (1, 1), "max_steps": 400}
 
 
 def broken(rank: int) -> None:

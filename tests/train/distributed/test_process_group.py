@@ -48,9 +48,7 @@ def in_detail(_rank: int) -> None:
 
 
 def test_the_limit_of_a_step_holds_while_debugging(world: World) -> None:
-    run = world.run(
-        nodes=(2,), max_steps=2, step_timeout=37.0, eval_dataset_path=None, before=in_detail
-    )
+    run = world.run(nodes=(2,), max_steps=2, step_timeout=37.0, before=in_detail)
     limits = [line for line in run.said().splitlines() if line.startswith("limit ")]
     assert limits == ["limit 37.0"] * 3
 
@@ -80,7 +78,7 @@ def another_python(rank: int) -> None:
 
 
 def test_another_patch_of_python_is_said_and_that_is_all(world: World) -> None:
-    run = world.run(nodes=(1, 1), max_steps=1, before=another_python, eval_dataset_path=None)
+    run = world.run(nodes=(1, 1), max_steps=1, before=another_python)
     assert "Python differs: 3.12.1 on " in run.said()
     refused = world.start(nodes=(1, 1, 1), max_steps=1, before=another_python)
     assert set(refused.wait()) == {3}
@@ -117,6 +115,6 @@ def test_a_python_without_torch_is_said(tmp_path: Path) -> None:
 
 
 def test_shards_may_be_empty(world: World) -> None:
-    how: dict[str, Any] = {"lora_r": 2, "max_steps": 3, "eval_dataset_path": None}
+    how: dict[str, Any] = {"lora_r": 2, "max_steps": 3}
     alone, three = (world.run(nodes=nodes, **how) for nodes in ((1,), (3,)))
     assert alone.losses()[3] == pytest.approx(three.losses()[3], rel=1e-5)

@@ -22,7 +22,7 @@ from train.config.config import Config
 
 pytestmark = pytest.mark.torch
 
-LONG: dict[str, Any] = {"max_steps": 400, "save_steps": 2, "eval_dataset_path": None}
+LONG: dict[str, Any] = {"max_steps": 400, "save_steps": 2}
 
 
 def endless(_rank: int) -> None:

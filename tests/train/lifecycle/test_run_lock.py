@@ -92,9 +92,9 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(300)
 def test_a_second_run_leaves_a_living_ones_folder_alone(world: World) -> None:
-    run = world.start(max_steps=400, eval_dataset_path=None, save_steps=5)
+    run = world.start(max_steps=400, save_steps=5)
     run.wait_for("Step 6/")
-    second = world.start(output_dir=str(run.output), eval_dataset_path=None)
+    second = world.start(output_dir=str(run.output))
     assert second.wait() == [2]
     assert "output_dir: expected a folder that no other run uses, found process" in second.said()
     assert run.status()["state"] == "running"

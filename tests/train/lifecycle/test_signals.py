@@ -69,7 +69,7 @@ def test_a_stop_during_evaluation_does_not_wait_for_its_end(world: World, tiny: 
     # One row a pass, and so many rows that the evaluation alone takes longer than the test may.
     rows = (tiny / "eval.jsonl").read_text() * 400
     (world.folder / "long.jsonl").write_text(rows)
-    first = world.run(nodes=(2,), eval_dataset_path=None, max_steps=2)
+    first = world.run(nodes=(2,), max_steps=2)
     run = world.start(
         nodes=(2,),
         eval_dataset_path=str(world.folder / "long.jsonl"),
@@ -198,7 +198,7 @@ def test_a_folder_of_that_name_asks_for_nothing(world: World) -> None:
     output = world.folder / "output"
     (output / "STOP").mkdir(parents=True)
     (output / "SAVE").mkdir()
-    run = world.start(**LONG | {"nodes": (1,)}, output_dir=str(output), eval_dataset_path=None)
+    run = world.start(**LONG | {"nodes": (1,)}, output_dir=str(output))
     run.wait_for("Step 3/")
     run.send(signal.SIGTERM)
     assert run.wait() == [0]
@@ -207,7 +207,7 @@ def test_a_folder_of_that_name_asks_for_nothing(world: World) -> None:
 
 
 def test_a_file_that_stays_is_said_and_obeyed_all_the_same(world: World) -> None:
-    run = world.start(**LONG, before=no_removal, eval_dataset_path=None)
+    run = world.start(**LONG, before=no_removal)
     run.wait_for("Step 2/")
     (run.output / "STOP").touch()
     assert run.wait() == [0, 0]

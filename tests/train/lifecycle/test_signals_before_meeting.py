@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
-SHORT: dict[str, Any] = {"eval_dataset_path": None, "max_steps": 2}
+SHORT: dict[str, Any] = {"max_steps": 2}
 
 
 def while_preparing(number: signal.Signals) -> None:

@@ -186,7 +186,7 @@ def three_rows_at_a_time(_rank: int) -> None:
     Model.try_head = try_head  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("model", ["model", "tied"])
+@pytest.mark.parametrize("model", [pytest.param("model", marks=pytest.mark.soak), "tied"])
 def test_a_trained_head_in_parts_is_the_same_on_sharded_ranks(
     world: World, tiny: Path, model: str
 ) -> None:

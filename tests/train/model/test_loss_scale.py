@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.lazy_torch import torch
+from tests.train.outcome import weights
 from tests.train.world import Training, World
 
 pytestmark = pytest.mark.torch
@@ -56,10 +58,10 @@ def steps(run: Training) -> list[tuple[Any, ...]]:
 
 
 def test_a_killed_training_resumes_its_scale_bit_for_bit(world: World) -> None:
-    """With DoRA, whose magnitudes are trained too, and on two ranks."""
+    """With DoRA, whose magnitudes are trained too; one of two ranks dies, the other notices."""
     how: dict[str, Any] = {
         "dtype": "float16", "lora_use_dora": True, "nodes": (2,), "parallel": "fsdp",
-        "save_steps": 2, "max_steps": 5, "eval_dataset_path": None, "before": begin_too_high,
+        "save_steps": 2, "max_steps": 5, "before": begin_too_high,
     }  # fmt: skip
     whole = world.run(**how)
     numbers = steps(whole)
@@ -67,9 +69,12 @@ def test_a_killed_training_resumes_its_scale_bit_for_bit(world: World) -> None:
     assert whole.said().count("(no update)") == 1
     broken = world.start(**how)
     broken.wait_for("Step 3/5")
-    broken.kill()
+    broken.send(signal.SIGKILL, 0)
+    broken.wait()
     again = world.run(**how, output_dir=str(broken.output), resume_from_checkpoint="latest")
     assert steps(again) == numbers
+    assert weights(again) == weights(whole)
+    assert not list(again.output.glob("*.tmp-*"))
     exact = world.run(**how | {"dtype": "float32", "before": None, "nodes": (1,)})
     losses = list(exact.losses().values())
     assert numbers[-1][1] == pytest.approx(losses[-1], abs=0.3)

@@ -91,8 +91,8 @@ def test_peft_loads_the_adapter_and_says_the_same(
 
     from train.model import export
 
-    how: dict[str, Any] = {"lora_target_modules": targets, "eval_dataset_path": None}
-    run = world.run(nodes=(3,), name_or_path=str(tiny / model), **how)
+    how: dict[str, Any] = {"lora_target_modules": targets}
+    run = world.run(nodes=(3,), name_or_path=str(tiny / model), max_steps=3, **how)
     base = AutoModelForCausalLM.from_pretrained(tiny / model)
     tokens = AutoTokenizer.from_pretrained(tiny / model)("Python is", return_tensors="pt").input_ids
     before = base(tokens).logits
@@ -104,7 +104,7 @@ def test_peft_loads_the_adapter_and_says_the_same(
     from train.model.load import make
 
     ours: Any = make(run.config, tiny / model, torch.float32)
-    loss_mask = export.weights(run.output / "step-000006")
+    loss_mask = export.weights(run.output / "step-000003")
     missing = ours.load_state_dict(loss_mask, strict=False).unexpected_keys
     assert not missing
     stored = load_file(run.output / "adapter/adapter_model.safetensors")
@@ -112,7 +112,7 @@ def test_peft_loads_the_adapter_and_says_the_same(
     assert torch.equal(theirs(tokens).logits, ours.eval()(tokens).logits)
     assert not torch.allclose(theirs(tokens).logits, before)
     about = json.loads((run.output / "adapter/metadata.json").read_text())
-    assert about["step"] == 6
+    assert about["step"] == 3
     # Its configuration is the one that PEFT itself saves: names resolved, for inference.
     ours.save_pretrained(world.folder / "peft", save_embedding_layers=False)
     mine, pefts = (
@@ -139,7 +139,7 @@ def test_an_adapters_folder_is_all_that_peft_needs(
     (base / "chat_template.jinja").write_text(TEMPLATE)
     (base / "additional_chat_templates").mkdir()
     (base / "additional_chat_templates/tools.jinja").write_text("tools")
-    run = world.run(name_or_path=str(base), max_steps=2, eval_dataset_path=None)
+    run = world.run(name_or_path=str(base), max_steps=2)
     adapter = run.output / "adapter"
     names = {path.name for path in adapter.iterdir()}
     assert names == {
@@ -168,7 +168,7 @@ def test_a_fully_trained_model_loads_as_any_other(world: World, tiny: Path) -> N
     from train.model.load import make
 
     make_family(world.folder / "glm4_moe", "glm4_moe", tiny / "model")
-    how: dict[str, Any] = {"method": "full", "max_steps": 2, "eval_dataset_path": None}
+    how: dict[str, Any] = {"method": "full", "max_steps": 2}
     exports = []
     for folder in (tiny / "tied", world.folder / "glm4_moe"):
         run = world.run(nodes=(2,), name_or_path=str(folder), **how)
@@ -224,7 +224,6 @@ def test_a_model_with_code_of_its_own_is_exported_with_it(
         method="full",
         trust_remote_code=True,
         max_steps=1,
-        eval_dataset_path=None,
         before=functools.partial(keeps_code, tmp_path / "modules"),
     )
     assert (run.output / "model/own.py").read_text() == CODE
@@ -284,7 +283,7 @@ def test_experts_that_are_modules_may_get_no_token_on_a_rank(
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     how: dict[str, Any] = {
         "name_or_path": str(folder), "method": "full", "trust_remote_code": True, "max_steps": 3,
-        "learning_rate": 1e-3, "eval_dataset_path": None,
+        "learning_rate": 1e-3,
         "before": functools.partial(keeps_code, tmp_path / "modules"),
     }  # fmt: skip
     alone = world.run(nodes=(1,), **how)
@@ -366,7 +365,7 @@ def test_bfloat16_bases_keep_float32_adapters(world: World) -> None:
     )
     losses = []
     for how in layouts:
-        run = world.run(dtype="bfloat16", max_steps=3, eval_dataset_path=None, **how)
+        run = world.run(dtype="bfloat16", max_steps=3, **how)
         stored = load_file(run.output / "adapter/adapter_model.safetensors")
         assert {str(tensor.dtype) for tensor in stored.values()} == {"torch.float32"}
         losses.append(run.losses()[3])
@@ -395,20 +394,20 @@ def unused_weight(_: int) -> None:
 
 
 def test_ddp_does_not_wait_for_a_weight_that_a_model_never_uses(world: World) -> None:
-    how: dict[str, Any] = {"max_steps": 3, "eval_dataset_path": None}
+    how: dict[str, Any] = {"max_steps": 3}
     alone = world.run(**how)
     both = world.run(nodes=(2,), parallel="ddp", before=unused_weight, **how)
     assert close(alone.losses(), both.losses())
 
 
 def test_unequal_nodes_are_sharded_flat_and_it_is_said(world: World) -> None:
-    run = world.run(nodes=(2, 1), max_steps=1, eval_dataset_path=None)
+    run = world.run(nodes=(2, 1), max_steps=1)
     assert "sharded over 3 ranks (FSDP)" in run.said()
     assert "nodes differ in ranks" in run.said()
 
 
 def test_a_first_try_shortens_the_warm_up_and_says_it(world: World) -> None:
-    how: dict[str, Any] = {"max_steps": 3, "eval_dataset_path": None}
+    how: dict[str, Any] = {"max_steps": 3}
     run = world.run(warmup_steps=100, learning_rate=3e-3, **how)
     assert "Steps:      3; warmup_steps: 100 is shortened to 3\n" in run.said()
     lines = (run.output / "metrics.jsonl").read_text().splitlines()
@@ -418,7 +417,7 @@ def test_a_first_try_shortens_the_warm_up_and_says_it(world: World) -> None:
 
 
 def test_half_an_epoch_is_rounded_up_to_steps_and_the_step_line_has_it(world: World) -> None:
-    how: dict[str, Any] = {"max_steps": None, "eval_dataset_path": None}
+    how: dict[str, Any] = {"max_steps": None}
     half = world.run(num_train_epochs=0.5, **how).said()
     found = re.search(r"Data: +(\d+) samples", half)
     assert found
@@ -437,14 +436,14 @@ def test_one_sample_is_one(world: World, tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"text": "some words to learn"}) + "\n")
     how: dict[str, Any] = {"global_batch_size": 1, "per_device_train_batch_size": 1}
-    how |= {"eval_dataset_path": None, "max_steps": 1}
+    how |= {"max_steps": 1}
     said = world.run(dataset_path=str(path), **how).said()
     assert "Data:       1 sample\n" in said
     assert "global batch 1 sample a step" in said
 
 
 def test_the_banner_says_what_will_happen(world: World, usual: Callable[..., Training]) -> None:
-    said = world.run(nodes=(2, 2), max_steps=1, eval_dataset_path=None).said()
+    said = world.run(nodes=(2, 2), max_steps=1).said()
     for words in (
         "World size: 4",
         "2 nodes x 2 ranks",
@@ -456,33 +455,33 @@ def test_the_banner_says_what_will_happen(world: World, usual: Callable[..., Tra
         assert words in said
     how: dict[str, Any] = {"global_batch_size": 4, "batching": "packed"}
     how["per_device_train_batch_size"] = 2
-    packed = world.run(nodes=(2,), num_train_epochs=1, max_steps=None, **how)
+    packed = world.run(num_train_epochs=1, max_steps=None, **how)
     rows = [json.loads(line) for line in (packed.output / "metrics.jsonl").read_text().splitlines()]
     tokens = [row["tokens"] for row in rows if row["kind"] == "step"]
     mean = round(sum(tokens) / len(tokens))
     assert f"global batch 4 rows a step, about {mean} tokens a step" in packed.said()
-    alone = usual(eval_dataset_path=None, max_steps=2).said()
+    alone = usual(max_steps=2).said()
     assert "no distributed variables are set: a single process" in alone
 
 
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
-        ({"nodes": (2,), "lora_target_modules": ("q_proj", "v_projj")}, 2, "found no v_projj"),
+        ({"nodes": (1,), "lora_target_modules": ("q_proj", "v_projj")}, 2, "found no v_projj"),
         (
-            {"nodes": (2,), "name_or_path": "tied", "lora_target_modules": ("q_proj", "lm_head")},
+            {"nodes": (1,), "name_or_path": "tied", "lora_target_modules": ("q_proj", "lm_head")},
             2,
             "shares the input embeddings' weights, found lm_head",
         ),
         ({"nodes": (1,), "attn_implementation": "flash_attention_2"}, 2, "packages installed"),
         ({"nodes": (2,), "before": short_of_memory}, 2, "the batch: expected room"),
         (
-            {"nodes": (2,), "before": short_of_memory, "eval_steps": 3},
+            {"nodes": (1,), "before": short_of_memory, "eval_steps": 3},
             2,
             "a batch of the evaluation: expected room",
         ),
-        ({"nodes": (2,), "before": too_large}, 2, "the base model: expected room"),
-        ({"nodes": (2,), "before": short_of_moments}, 2, "the optimizer: expected room"),
+        ({"nodes": (1,), "before": too_large}, 2, "the base model: expected room"),
+        ({"nodes": (1,), "before": short_of_moments}, 2, "the optimizer: expected room"),
         ({"nodes": (2,), "parallel": "single"}, 3, "expected one process for single, found 2"),
         ({"nodes": (2, 1), "parallel": "hsdp"}, 3, "nodes with different numbers of ranks"),
         ({"nodes": (1,), "name_or_path": "/nowhere/at/all"}, 2, "name_or_path: expected"),

@@ -57,14 +57,12 @@ def test_its_weights_are_those_of_transformers(base: Config, tiny: Path) -> None
 
 @needs_it
 def test_it_trains_the_same_cut_over_ranks(world: World) -> None:
-    """And in a resume: the base is made again."""
-    how: dict[str, Any] = {"load_in_4bit": True, "max_steps": 3, "eval_dataset_path": None}
-    one = world.run(**how)
+    """As on one rank, which resumes it: the base is made again."""
+    how: dict[str, Any] = {"load_in_4bit": True, "max_steps": 3}
+    # Each rank imports bitsandbytes, for seconds.
     cut = world.run(nodes=(2,), parallel="fsdp", save_steps=2, **how)
-    assert close(cut.losses(), one.losses())
-    checkpoint = str(cut.output / "step-000002")
-    both = world.run(nodes=(2,), parallel="ddp", resume_from_checkpoint=checkpoint, **how)
-    assert close(both.losses(), {3: one.losses()[3]})
+    one = world.run(resume_from_checkpoint=str(cut.output / "step-000002"), **how)
+    assert close(one.losses(), {3: cut.losses()[3]})
 
 
 @needs_it

@@ -61,7 +61,6 @@ def test_only_longer_samples_are_a_remark(world: World) -> None:
     data = world.folder / "long.jsonl"
     data.write_text(json.dumps({"prompt": "why", "completion": " so" * 400}))
     how: dict[str, Any] = {"dataset_path": str(data), "max_steps": 1, "eval_split": 0.0}
-    how["eval_dataset_path"] = None
     long = world.run(seq_len=264, **how)
     assert "the longest sample has 264 tokens, and the model was made for 256 positions" in (
         long.said()

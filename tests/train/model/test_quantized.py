@@ -181,7 +181,6 @@ def test_it_trains_as_the_weights_that_it_stands_for(
     plain = make_family(tmp_path / "plain", "glm4_moe", tiny / "model")
     quantize(plain, tmp_path / "Tiny-FP8", about(), block)
     how: dict[str, Any] = {"max_steps": 2, "lora_target_modules": ["q_proj", "o_proj"]}
-    how["eval_dataset_path"] = None
     twin = world.run(name_or_path=str(plain), **how).losses()
     how["name_or_path"] = str(tmp_path / "Tiny-FP8")
     assert world.run(**how).losses() == twin
@@ -307,7 +306,6 @@ def test_mxfp4_is_read_right_in_slices(world: World, tiny: Path, tmp_path: Path)
     about["quantization_config"] = Mxfp4Config().to_dict()
     (small / "config.json").write_text(json.dumps(about))
     how: dict[str, Any] = {"max_steps": 2, "lora_target_modules": ["q_proj", "o_proj"]}
-    how["eval_dataset_path"] = None
     how["attn_implementation"] = "eager"
     wanted = world.run(name_or_path=str(plain), **how).losses()
     found = world.run(name_or_path=str(small), nodes=(2,), parallel="fsdp", **how)

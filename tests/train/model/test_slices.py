@@ -34,10 +34,11 @@ def never_read_whole(_rank: int) -> None:
     vars(slices)["load_whole"] = loaded
 
 
-@pytest.mark.parametrize("name", ["model", "tied"])
+# test_quantized.py has one with a head of its own.
+@pytest.mark.parametrize("name", [pytest.param("model", marks=pytest.mark.soak), "tied"])
 def test_no_rank_reads_the_whole_base(world: World, tiny: Path, name: str) -> None:
     how: dict[str, Any] = {"name_or_path": str(tiny / name), "max_steps": 2, "method": "full"}
-    how |= {"before": never_read_whole, "eval_dataset_path": None}
+    how |= {"before": never_read_whole}
     alone = world.run(**how)
     sliced = world.run(**how, nodes=(2, 1), parallel="fsdp")
     assert close(alone.losses(), sliced.losses())

@@ -45,7 +45,7 @@ def slow_down(where: str, slowed: int | None, rank: int) -> None:
 
 
 def run(world: World, **how: Any) -> str:
-    how |= {"max_steps": STEPS, "per_device_train_batch_size": 2, "eval_dataset_path": None}
+    how |= {"max_steps": STEPS, "per_device_train_batch_size": 2}
     return world.run(**how).said()
 
 

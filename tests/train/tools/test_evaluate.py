@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.is_gradient
 def test_the_loss_is_that_of_the_training(
     world: World, tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = world.run(max_steps=2)
+    run = world.run(max_steps=2, eval_steps=2)
     words = [str(tiny / "model"), str(tiny / "eval.jsonl"), "--seq-len", str(LONGEST)]
     words += ["--max-new-tokens", "4", "--answers", "1", "--adapter", str(run.output / "adapter")]
     assert evaluate.main(words) == 0

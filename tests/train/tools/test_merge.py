@@ -29,9 +29,9 @@ def test_the_command_in_the_refusal_makes_a_model_that_computes_the_same_and_is_
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    run = world.run(max_steps=2, eval_dataset_path=None)
+    run = world.run(max_steps=2)
     adapter = run.output / "adapter"
-    refused = world.start(name_or_path=str(adapter), eval_dataset_path=None)
+    refused = world.start(name_or_path=str(adapter))
     assert refused.wait() == [2]
     assert "found a LoRA adapter: merge it with its base" in refused.said()
     hint = next(line for line in refused.said().splitlines() if line.startswith("hint: "))
@@ -48,7 +48,7 @@ def test_the_command_in_the_refusal_makes_a_model_that_computes_the_same_and_is_
         found = AutoModelForCausalLM.from_pretrained(merged)(tokens).logits
     assert torch.allclose(found, wanted, atol=1e-5)
     assert not torch.allclose(found, before, atol=1e-5)
-    again = world.run(name_or_path=str(merged), max_steps=1, eval_dataset_path=None)
+    again = world.run(name_or_path=str(merged), max_steps=1)
     assert "Step 1/1" in again.said()
 
 
@@ -79,7 +79,7 @@ def test_files_are_merged_one_by_one_and_another_base_is_refused(
     small = AutoModelForCausalLM.from_pretrained(tiny / "model").bfloat16()
     small.save_pretrained(base, max_shard_size="60KB")
     shutil.copy(tiny / "model" / "tokenizer.json", base)
-    adapter = world.run(max_steps=2, eval_dataset_path=None).output / "adapter"
+    adapter = world.run(max_steps=2).output / "adapter"
     words = [str(adapter), str(tmp_path / "new"), "--model", str(base)]
     assert merge.main(words) == 2
     assert "expected the files that" in capsys.readouterr().err
@@ -100,7 +100,7 @@ def test_logits_that_are_not_those_of_base_and_adapter_leave_no_model(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    adapter = world.run(max_steps=2, eval_dataset_path=None).output / "adapter"
+    adapter = world.run(max_steps=2).output / "adapter"
     monkeypatch.setattr(merge_files, "_merged", lambda _, weight: weight)
     assert merge.main([str(adapter), str(tmp_path / "new")]) == 2
     assert "expected the logits of the base with its adapter" in capsys.readouterr().err
