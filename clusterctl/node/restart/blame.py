@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import Counter
 from typing import Dict
@@ -13,7 +15,7 @@ XIDS = frozenset({
     158, 161, 167, 171, 172,
 })  # fmt: skip
 """The Xids that mean a fault of the GPU, as `checks/gpu/xid_catalog.py` explains them."""
-FULL = (" MiB left", " no inode left")
+FULL = (" MiB left", " no inode left", os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """How a check says that a folder is full: often the job's own doing."""
 LOST = RULES["lost"].words
 _KINDS = frozenset({"ecc", "gpu-lost", "driver-mismatch", "nvml", "fabric", "io-error"})

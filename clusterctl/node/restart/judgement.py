@@ -239,6 +239,8 @@ def decide(
         words = "; ".join("%s: %s" % (node, why) for node, why in unfit.items())
         if checks and not set(checks) - set(unfit):
             return Decision("end", "%s; no node is fit: %s" % (cause.words, words))
+        if cause.kind != "lost" and cause.words not in unfit.values():
+            words = "%s; without %s" % (cause.words, words)
         return Decision("without", words + skipped, _wait(since, seed, end.attempt), tuple(unfit))
     why = cause.words if asked is None else "%s; again: %s" % (cause.words, asked.words)
     return Decision("again", why + skipped, _wait(since, seed, end.attempt))

@@ -70,6 +70,9 @@ def test_a_lost_node_is_blamed_if_more_than_the_master_remain() -> None:
 
 
 def test_a_check_between_attempts_blames_the_node_unless_others_fail_it_too() -> None:
+    for no_room in ("No space left on device", "Disk quota exceeded"):
+        check: dict[str, str | None] = {"state": f"/s cannot be written: {no_room}"}
+        assert blamed(failed("ValueError: no"), {"a": check, "b": {}}) == {}
     full = "/data has 3 MiB left"
     checks: dict[str, dict[str, str | None]] = {
         "a": {"checkpoints": "/ck cannot be written: stale", "gpus": ""},

@@ -192,9 +192,10 @@ def test_the_first_failure_that_is_no_echo_is_the_cause() -> None:
 
 def test_a_node_that_fails_its_check_is_left_out_and_all_of_them_end_the_run() -> None:
     bad = {"a": {"workdir": "", "xid": "Xid 79 of GPU 18"}, "b": {"workdir": ""}}
-    found = decision(end(failed(RESET)), checks=bad)
+    found = decision(end(failed(signal=9)), checks=bad)
     assert (found.action, found.without) == ("without", ("a",))
-    assert "Xid 79" in found.why
+    assert "; without a: Xid 79 of GPU 18" in found.why
+    assert found.why.startswith(first_cause(end(failed(signal=9))).words)
     none = {"a": {"space": "full"}, "b": {"space": "full"}}
     assert decision(end(failed(RESET)), checks=none).action == "end"
 
