@@ -357,3 +357,14 @@ def test_output_whose_reader_exits_early_leaves_the_exit_code() -> None:
     with os.fdopen(writer, "wb") as gone:
         done = subprocess.run([sys.executable, "-c", program], stdout=gone, check=False)
     assert done.returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [("launch", "launch --help"), ("nix", "--help"), ("", "--help")],
+)
+def test_help_of_a_verb_is_its_flag(
+    words: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["help", *words.split()]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"hint: clusterctl {hint}"

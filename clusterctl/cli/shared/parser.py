@@ -281,7 +281,9 @@ class Parser(argparse.ArgumentParser):
         at = list(self.words).index(wrong)
         before, rest = self.words[:at], self.words[at + 1 :]
         choices = [[verb, *flags], shlex.split(EXAMPLES.get(verb, ("",))[0])[1:]]
-        if rest and "--" not in flags:
+        if wrong == "help":
+            choices = [[*rest[:1], "--help"], *choices]
+        elif rest and "--" not in flags:
             choices.insert(0, [*before, verb, *flags, *rest])
             choices.insert(1, [*before, verb, "--", *rest])
             bare = [word for word in rest if not word.startswith("-")]

@@ -169,8 +169,10 @@ def _run(
             start_new_session=True,
         )
     except OSError as error:
-        what = workdir if error.filename == workdir else argv[0]
-        return {"ok": False, "answer": "cannot run %s: %s" % (what, error.strerror)}
+        what = "cannot run %s" % argv[0]
+        if error.filename == workdir:
+            what = "no workdir %s, which sync makes" % workdir
+        return {"ok": False, "answer": "%s: %s" % (what, error.strerror)}
     output, process.stdout = process.stdout, None  # `communicate` would keep all of it
     assert output is not None
     descriptor, last = output.fileno(), bytearray()

@@ -74,16 +74,11 @@ def message(
 
 
 def trial_message(cluster: str, node: str) -> Dict[str, Any]:
-    """Return what `notify --test` sends."""
+    """Return what `notify --test` sends: all keys of a message, null where they are a run's."""
     text = "clusterctl: a test of the notifications of %s, sent by %s" % (cluster, node)
-    return {
-        "schema": 1,
-        "event": "test",
-        "cluster": cluster,
-        "nodes": [node],
-        "time": time.time(),
-        **as_text(text),
-    }
+    usual = message("started", "", run="", cluster=cluster, state="", nodes=[node])
+    of_run = dict.fromkeys(("run", "state", "next"))
+    return {**usual, **of_run, "event": "test", **as_text(text)}
 
 
 def as_text(text: str) -> Dict[str, Any]:

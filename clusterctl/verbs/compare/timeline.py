@@ -195,11 +195,15 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "end": _end,
     "before": lambda _: "job.before runs",
     "log-dropped": _message,
+    "notify-failed": lambda event: (
+        f"could not tell {_text(event, 'receiver')} of the event {_text(event, 'event')}:"
+        f" {_message(event)}"
+    ),
     "guard-died": lambda _: "the supervisor's guard died",
     **dict.fromkeys(
         (
             "start-timeout", "late", "supervisor-died", "other-world", "before-failed",
-            "after-failed", "notify-failed", "dump-failed", "room-low",
+            "after-failed", "dump-failed", "room-low",
         ),
         _message,
     ),

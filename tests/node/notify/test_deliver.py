@@ -50,6 +50,12 @@ def run(argv: list[str], workdir: Path, urls: dict[str, str] | None = None) -> d
     return found
 
 
+def test_a_test_has_the_keys_of_a_message() -> None:
+    told = message("failed", "it failed", run="lab-1", cluster="lab", state="failed", nodes=["a"])
+    assert TOLD.keys() == told.keys()
+    assert (TOLD["event"], TOLD["state"], TOLD["nodes"]) == ("test", None, ["gpu1"])
+
+
 def test_a_server_gets_json_that_chat_services_take() -> None:
     with receiving() as server:
         assert post(server.url) == {"ok": True, "answer": "HTTP 200 OK: ok"}
@@ -161,7 +167,9 @@ def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
     assert (found["ok"], found["answer"]) == (False, "exit code 3: no such channel")
     found = run(["no-such-command"], tmp_path)
     assert found["answer"] == "cannot run no-such-command: No such file or directory"
-    assert "No such file" in run(["true"], tmp_path / "none")["answer"]
+    found = run(["true"], tmp_path / "none")
+    why = f"no workdir {tmp_path}/none, which sync makes: No such file or directory"
+    assert found["answer"] == why
 
 
 def test_a_command_that_does_not_end_is_ended_with_its_children(
