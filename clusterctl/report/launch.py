@@ -40,6 +40,8 @@ from clusterctl.verbs.stop import Stopped, Stopping, StopResult
 from clusterctl.verbs.sync.result import SyncResult
 from clusterctl.wire import SCHEMA, plain
 
+_LONG_SECONDS = 60.0
+"""After which a launch that no rank has joined may be one of a program that joins nothing."""
 _SHOWN = 8
 """Most nodes that a line tells the ranks of, and most ranks that are missing."""
 
@@ -192,7 +194,9 @@ def _join_progress(event: JoinProgress) -> str:
     # Fewer names than ranks: they are nodes.
     of_nodes = len(event.missing) < event.total - event.joined
     whose = "the launcher of " if of_nodes else ""
-    return f"waiting: {text} after {event.seconds:.0f} s, missing: {whose}{missing}"
+    never = not event.joined and event.seconds >= _LONG_SECONDS
+    note = " (a program without torch.distributed never joins)" if never else ""
+    return f"waiting: {text} after {event.seconds:.0f} s, missing: {whose}{missing}{note}"
 
 
 class JsonDisplay:

@@ -174,3 +174,14 @@ def test_who_is_waited_for_is_a_rank_or_a_launcher(missing: tuple[str, ...], tol
     person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
     person.show(JoinProgress(joined=1, total=3, missing=missing, quiet=True, seconds=10.0))
     assert stream.getvalue() == f"waiting: {told}\n"
+
+
+def test_a_program_that_may_never_join_is_not_waited_for_without_a_word() -> None:
+    console = Console(file=(stream := io.StringIO()), width=200)
+    person = TerminalDisplay(screen=Screen(console, console), lines=Prefixed(stream))
+    for seconds in (50.0, 60.0):
+        missing = ("node1:0", "node2:1")
+        person.show(JoinProgress(joined=0, total=2, missing=missing, quiet=True, seconds=seconds))
+    early, late = stream.getvalue().splitlines()
+    assert early.endswith("missing: node1:0, node2:1")
+    assert late.endswith(" (a program without torch.distributed never joins)")
