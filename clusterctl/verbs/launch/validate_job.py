@@ -13,7 +13,7 @@ from clusterctl.inventory.secret_values import is_secret
 from clusterctl.node.launchers.context import argument
 from clusterctl.node.launchers.known import REPLANNED
 from clusterctl.node.notify.deliver import problem_of, receiver
-from clusterctl.node.run.files.node_job import PLACEHOLDER
+from clusterctl.node.run.files.node_job import has_checkpoint
 from clusterctl.plan import launchers, own_world
 from clusterctl.plan.calls import SCRIPTS, in_folder
 from clusterctl.plan.entry_script import (
@@ -224,7 +224,7 @@ def notice_restarts(job: Job, template: tuple[str, ...] = (), *, emit: Emit) -> 
         return
     if not job.checkpoints:
         text = "restarts: job.checkpoints is not set: no restart can tell how far the run was"
-    elif any(PLACEHOLDER in word for word in (*template, *job.command, *job.resume_args)):
+    elif has_checkpoint((*template, *job.command, *job.resume_args)):
         return
     else:
         text = "restarts: job.resume_args has no {checkpoint}: the program must find it itself"
