@@ -257,12 +257,22 @@ def all_busy(look: Look) -> Verdict | None:
     return Verdict(kind="slow", where=one.where, since_s=since([one]), text=text)
 
 
+_ENVIRONMENT = (
+    "let the program take its address, rank and world size from the environment"
+    " (init_method='env://')"
+)
+
+
 def together(look: Look) -> Verdict | None:
     """Say that all ranks wait in one collective."""
     unseen = len(look.live) < len(look.ranks)
     if not look.waiting or look.apart or look.missing or unseen:
         return None
     one = look.waiting[0]
-    text = f"all ranks wait {inside(one)}{lasting([one])}, and none is missing"
+    meeting = one.operation == "init_process_group"
+    end = "but they do not meet" if meeting else "and none is missing"
+    text = f"all ranks wait {inside(one)}{lasting([one])}, {end}"
     remedy = f"{NETWORK}; for GPUs, clusterctl check --only accelerator"
+    if meeting:
+        remedy = f"{_ENVIRONMENT}; else {NETWORK}"
     return Verdict(kind="together", where=one.where, since_s=since([one]), text=text, remedy=remedy)

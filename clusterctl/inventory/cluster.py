@@ -234,7 +234,7 @@ class Job:
     )
     resume_args: tuple[str, ...] = setting(
         kinds.WORDS,
-        "added to the command by resume; {checkpoint} becomes the path",
+        "added to the command by resume; {checkpoint} becomes the path, {checkpoint_step} the step",
         (),
         resumed="run's or file's",
     )

@@ -20,6 +20,7 @@ SSH_PORT = 22
 logger = logging.getLogger(__name__)
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
+_CHECKPOINT = ("checkpoint", "checkpoint_step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ def judge_job(job: Job, problems: Problems) -> None:
         problems.add(("job", "wrap"), wanted=wanted, found=found)
     for at, word in enumerate(job.resume_args):
         for name in _PLACEHOLDER.findall(word):
-            if name != "checkpoint" and nearest(name, ["checkpoint"]):
+            if name not in _CHECKPOINT and nearest(name, _CHECKPOINT):
                 problems.add(("job", "resume_args", at), wanted="{checkpoint}", found=f"{{{name}}}")
     for name, text in job.env:
         if is_secret(name, text):

@@ -1,5 +1,6 @@
 """Finds the cause of a failure in the last lines of a rank, and its remedy."""
 
+import posixpath
 import re
 import shlex
 from collections.abc import Sequence
@@ -130,8 +131,11 @@ _REMEDIES: dict[str, str] = {
 }
 """Kind of cause → what to do."""
 
-_MISSING = re.compile(r"\bNo such file or directory: (['\"])(/.+?)\1")
-"""A FileNotFoundError about an absolute path."""
+_MISSING = re.compile(r"\bNo such file or directory: (['\"])([^'\"].*?)\1")
+"""A FileNotFoundError about a path."""
+_IGNORED = (
+    "a sync leaves out what git ignores: clusterctl push {0} --to {1} copies it from this folder"
+)
 _PUSH = (
     "clusterctl push {0} copies it from a node that has it;"
     " with `job: {{needs: [{0}]}}`, launch stops without it"
@@ -163,4 +167,9 @@ def remedy_for(lines: Sequence[str]) -> str:
     cause = cause_of(lines)
     remedy = _REMEDIES.get(cause.kind, "")
     missing = _MISSING.search(cause.line) if remedy == _COPY else None
-    return _PUSH.format(shlex.quote(missing[2])) if missing else remedy
+    if missing is None:
+        return remedy
+    path = missing[2]
+    if posixpath.isabs(path):
+        return _PUSH.format(shlex.quote(path))
+    return _IGNORED.format(shlex.quote(path), shlex.quote(posixpath.dirname(path) or "."))

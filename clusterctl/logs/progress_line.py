@@ -1,14 +1,16 @@
 """How far a job is, read from a line that it printed.
 
 Known: `Step 12/1502 | ... 2.40s | ... ETA: 1:02:03` (train/), `step 12`, `iteration 12/ 1502`,
-tqdm's `12/1502 [00:10<02:00, 2.56s/it]`, and the dictionaries of the Trainer of transformers.
+tqdm's `12/1502 [00:10<02:00, 2.56s/it]`, the dictionaries of the Trainer of transformers, and
+steps of an epoch such as `Epoch: [0]  [ 20/391]`, whose end is not the end of the training.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from clusterctl.node.run.files.progress import STEP, numbers_of
+from clusterctl.node.run.files.progress import IN_EPOCH, STEP, numbers_of, tells
 from clusterctl.values import dataclass
 
 _LIMIT = 2000
@@ -23,9 +25,28 @@ _OTHER_BAR = re.compile(
     re.IGNORECASE,
 )
 """What is before the numbers of a bar that is none of the training's steps."""
+_NEW_BAR = re.compile(
+    r"%[ \t][\u2500-\u257f]{1,200}[ \t](\d{1,12})/(\d{1,12})[ \t]"
+    r"(\d{1,9}(?:\.\d{1,9})?)(s/it|it/s)"
+)
+"""The bar of ultralytics: `41% ━━━━╸─────── 12/29 1.2it/s 10.1s<14.2s`."""
+_OF_EPOCHS = re.compile(
+    r"(?<![a-z_])epoch[: \t]{0,4}\[?(\d{1,9})(?:/\d{1,9})?(?![\w.])"
+    r"|^[ \t]{0,20}(\d{1,9})/\d{1,9}[ \t]",
+    re.IGNORECASE,
+)
+"""What is before a bar of an epoch: `Epoch 0: ` of Lightning, ` 0/299  3.87G ` of YOLO."""
 _EPOCH = re.compile(r"['\"]epoch['\"]: ['\"]?(\d{1,9}(?:\.\d{1,9})?)")
 _SECONDS_A_STEP = re.compile(r"\| (\d{1,9}\.\d{1,4})s \|")
-_ETA = re.compile(r"\bETA: (\d{1,9}(?::\d\d){1,2})(?!\S)")
+_ETA = re.compile(
+    r"\b(?:ETA|remaining time): (?:(\d{1,4}) days?, )?"
+    r"(?:(\d{1,9}(?::\d\d){1,2})|(\d{1,9}(?:\.\d{1,4})?)m)(?!\S)",
+    re.IGNORECASE,
+)
+_ALL_STEPS = re.compile(
+    r"(?:[-.\w]*[-_.])?(?:max|num|total)[-_](?:train[-_])?(?:steps|iters|iterations)"
+)
+"""A flag or key with the last step of the training: `--max_iters`, `--trainer.max_steps`."""
 _LEAST_SECONDS = 2.0
 """Two lines that are closer tell no rate: the time of a line may be known to half a second only."""
 
@@ -37,6 +58,8 @@ class JobProgress:
     step: int | None = None
     total: int | None = None
     epoch: float | None = None
+    of_epoch: bool = False
+    """`step` and `total` are those of the epoch: the end of the training is not known."""
     steps_per_s: float | None = None
     """As printed, or by two lines and their times."""
     eta_s: float | None = None
@@ -54,19 +77,28 @@ def progress_in(line: str) -> JobProgress | None:
         for found in _BAR.finditer(line)
         if int(found[2]) and not _OTHER_BAR.search(line[: found.start()])
     ]
-    if bars:
-        return _of_bar(bars[-1])
-    words, epoch = STEP.search(line), _EPOCH.search(line)
-    if words is None:
+    if bars := bars or list(_NEW_BAR.finditer(line)):
+        return _of_bar(bars[-1], _OF_EPOCHS.search(line[: bars[-1].start()]))
+    if (counted := IN_EPOCH.search(line)) and tells(counted):
+        whole = _ETA.search(line) if counted["one"] else None  # elsewhere it is the epoch's
+        return JobProgress(
+            step=int(counted["step"]),
+            total=int(counted["total"]),
+            epoch=float(counted["epoch"]),
+            of_epoch=True,
+            eta_s=_left(whole),
+        )
+    steps, epoch = list(STEP.finditer(line)), _EPOCH.search(line)
+    if not steps:
         return JobProgress(epoch=float(epoch[1])) if epoch else None
-    step, total = numbers_of(words)
-    seconds, left = _SECONDS_A_STEP.search(line), _ETA.search(line)
+    step, total = numbers_of(next((one for one in steps if one[2]), steps[-1]))
+    seconds = _SECONDS_A_STEP.search(line)
     found = JobProgress(
         step=step,
         total=total,
         epoch=float(epoch[1]) if epoch else None,
         steps_per_s=1 / float(seconds[1]) if seconds and float(seconds[1]) else None,
-        eta_s=_seconds(left[1]) if left else None,
+        eta_s=_left(_ETA.search(line)),
     )
     return _with_eta(found)
 
@@ -85,28 +117,55 @@ def progress_of(
         return now
     if now.step is None or before.step is None or seconds < _LEAST_SECONDS:
         return now
-    if now.step <= before.step or now.total != before.total:
+    if now.step <= before.step or now.total != before.total or now.epoch != before.epoch:
         return now
     return _with_eta(replace(now, steps_per_s=(now.step - before.step) / seconds))
+
+
+def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:
+    """Return the progress with the last step that the command names, if nothing else tells it."""
+    if found.total is not None or found.step is None:
+        return found
+    words = [part for word in command for part in word.split("=", 1)]
+    for flag, value in pairwise(words):
+        if _ALL_STEPS.fullmatch(flag) and re.fullmatch(r"\d{1,12}", value, re.ASCII):
+            total = int(value)
+            return _with_eta(replace(found, total=total)) if total >= found.step else found
+    return found
 
 
 def _newest(lines: Iterable[str]) -> Iterator[JobProgress]:
     return filter(None, map(progress_in, reversed(list(lines))))
 
 
-def _of_bar(found: re.Match[str]) -> JobProgress:
-    """Read a bar of tqdm; one that has just begun knows neither its rate nor its end."""
+def _of_bar(found: re.Match[str], epochs: re.Match[str] | None) -> JobProgress:
+    """Read a bar; one that has just begun knows neither its rate nor its end."""
     step, total = int(found[1]), int(found[2])
-    number = float(found[4]) if found[4] else 0.0
-    rate = (number if found[5] == "it/s" else 1 / number) if number else None
-    left = _seconds(found[3]) if found[3] != "?" else None
+    of_tqdm = found.re is _BAR
+    number, unit = (found[4], found[5]) if of_tqdm else (found[3], found[4])
+    number = float(number) if number else 0.0
+    rate = (number if unit == "it/s" else 1 / number) if number else None
+    if epochs:
+        epoch = float(epochs[1] or epochs[2])
+        return JobProgress(step=step, total=total, epoch=epoch, of_epoch=True, steps_per_s=rate)
+    left = _seconds(found[3]) if of_tqdm and found[3] != "?" else None
     return _with_eta(JobProgress(step=step, total=total, steps_per_s=rate, eta_s=left))
 
 
 def _with_eta(found: JobProgress) -> JobProgress:
-    if found.eta_s is not None or found.step is None or not (found.total and found.steps_per_s):
+    step, total, rate = found.step, found.total, found.steps_per_s
+    if found.eta_s is not None or found.of_epoch or step is None or not (total and rate):
         return found
-    return replace(found, eta_s=max(0, found.total - found.step) / found.steps_per_s)
+    return replace(found, eta_s=max(0, total - step) / rate)
+
+
+def _left(found: re.Match[str] | None) -> float | None:
+    """Return the seconds of `ETA: 1:02:03`, `eta: 1 day, 0:05:11` or `eta: 12.3m`."""
+    if found is None:
+        return None
+    days, clock, minutes = found.groups()
+    seconds = _seconds(clock) if clock else float(minutes) * 60
+    return None if seconds is None else seconds + int(days or 0) * 86400
 
 
 def _seconds(clock: str) -> float | None:

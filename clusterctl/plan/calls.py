@@ -107,7 +107,7 @@ _PREFIXES = {
     "py-spy": _prefix("-o --output -f --format -d --duration -r --rate", "record", "top"),
     "xargs": _prefix("-I -n -P -L -a -d -s -E"),
     "tmux": _prefix("-s -n -t -c -x -y -e -F -f -L -S", "new", "new-session", "new-window", "neww"),
-    "screen": _prefix("-S -L -c -e -h -p -s -t -T"),
+    "screen": _prefix("-S -Logfile -c -e -h -p -s -t -T"),
 }
 _DETACHED = frozenset({"tmux", "screen"})
 _REMOTE = {

@@ -4,6 +4,7 @@ Such lines come from examples for one machine: `os.environ["MASTER_ADDR"] = "loc
 """
 
 import ast
+import itertools
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,35 @@ def rendezvous_assignments(text: str) -> tuple[tuple[int, str], ...]:
 def assigns_local(text: str, line: int) -> bool:
     """Tell whether a line that assigns MASTER_ADDR gives it an address of each node's own."""
     return _LOCAL_TEXT.search(text.split("\n")[line - 1]) is not None
+
+
+def local_rank_flag(text: str) -> int:
+    """Return the line of a `--local-rank` that alone tells a rank its GPU; 0: there is none.
+
+    `torch.distributed.launch` and deepspeed give that flag; torchrun sets LOCAL_RANK instead.
+    """
+    flag = re.search(r"""["']--local[-_]rank["']""", text)
+    if flag is None or "LOCAL_RANK" in text or not re.search(r"\w\.local_rank\b(?!\s*=[^=])", text):
+        return 0
+    return text.count("\n", 0, flag.start()) + 1
+
+
+def submits_jobs(text: str) -> int:
+    """Return the line by which a script gives a job to Slurm with submitit; 0: there is none."""
+    found = re.search(r"\.(?:submit|map_array)\(", text)
+    if found is None or not re.search(r"^\s*(?:import|from) submitit\b", text, re.MULTILINE):
+        return 0
+    return text.count("\n", 0, found.start()) + 1
+
+
+def fixed_rank(args: Sequence[str]) -> str:
+    """Return the words of a program that give each node the same rank: `--rank 0`; or nothing."""
+    words = [part for word in args for part in word.split("=", 1)]
+    for flag, value in itertools.pairwise(words):
+        name = flag.replace("_", "-")
+        if name in {"--rank", "--node-rank", "--machine-rank"} and value.isdecimal():
+            return f"{flag} {value}"
+    return ""
 
 
 def local_endpoints(text: str, args: Sequence[str] = ()) -> tuple[tuple[int, str], ...]:

@@ -6,7 +6,7 @@ independent trainings.
 
 import posixpath
 import re
-from dataclasses import replace
+from dataclasses import field, replace
 
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON, split_launcher
 from clusterctl.values import dataclass
@@ -34,6 +34,8 @@ class Flags:
     """Flags without a value that it passes on."""
     env: frozenset[str] = frozenset()
     """Flags that set a variable: `NAME=VALUE`, or two words."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Flag with a value → the variable by which the program reads it, also if it is ours."""
 
     def passes(self, flag: str) -> bool:
         """Tell whether clusterctl passes a flag on to its own launcher."""
@@ -62,14 +64,20 @@ READ_ENVIRONMENT = {
     "xtuner": frozenset({"train"}),
 }
 """Programs that start the ranks of a node, from NNODES, NODE_RANK and MASTER_ADDR; their verbs."""
-LIKE_TORCHRUN = {
+LIKE_TORCHRUN: dict[tuple[str, ...], tuple[str, ...]] = {
     ("axolotl", "train"): ("axolotl.cli.train",),
     ("automodel",): ("nemo_automodel.cli.app",),
     ("colossalai", "run"): (),
     ("fabric", "run"): (),
     ("lightning", "run", "model"): (),
+    **{
+        ("trl", name): (f"trl.scripts.{name}",)
+        for name in ("dpo", "grpo", "kto", "reward", "rloo", "sft")
+    },
 }
 """Programs that start the ranks as torchrun does, and the module that is a rank's program."""
+_NAMED_LAUNCHER = {"torchrun": "torchrun", "accelerate": "accelerate launch"}
+"""`--launcher NAME` of such a program; the launcher's own flags are behind its `--`."""
 _SHELL_WORD = re.compile(r"&&?|\|[|&]?|;|\d*>>?(&\d+|[\w./-]*)|&>>?[\w./-]*|<")
 """What only a shell understands; a program may well take `<pad>` or `a|b`."""
 _KINDS = {
@@ -162,6 +170,16 @@ _KINDS = {
         },
         total=frozenset({"-n", "--ntasks"}),
     ),
+    "fabric run": Flags(
+        ours={
+            "--devices": GPUS, "--num-nodes": "--nodes", "--main-port": "--master-port",
+            **dict.fromkeys(("--main-address", "--node-rank"), ""),
+        },
+        variables={
+            f"--{name}": f"LT_{name.replace('-', '_').upper()}"
+            for name in ("accelerator", "devices", "num-nodes", "precision", "strategy")
+        },
+    ),
 }  # fmt: skip
 
 
@@ -229,9 +247,7 @@ def start_of(words: tuple[str, ...]) -> Start | None:
         program, words = "llamafactory-cli", ("llamafactory-cli", *words[3:])
     for typed, module in LIKE_TORCHRUN.items():
         if (program, *words[1 : len(typed)]) == typed:
-            found_there = _read(" ".join(typed), list(words[len(typed) :]))
-            inner = (*module, *found_there.program)
-            return replace(found_there, program=inner, module=bool(module) or found_there.module)
+            return _like_torchrun(" ".join(typed), module, list(words[len(typed) :]))
     verbs = READ_ENVIRONMENT.get(program)
     if verbs is None or (verbs and not verbs.intersection(words[1:2])):
         return None
@@ -241,6 +257,24 @@ def start_of(words: tuple[str, ...]) -> Start | None:
     return Start(name=name, program=words)
 
 
+def _like_torchrun(name: str, module: tuple[str, ...], words: list[str]) -> Start:
+    """Read `axolotl train config.yml --launcher torchrun -- --nnodes 2`, and simpler ones."""
+    named = re.search(r" --launcher[ =](torchrun|accelerate)(?= |$)", " ".join(["", *words]))
+    if named is None:
+        found = _read(name, list(words))
+        own = found.program
+        if module and not {flag for flag, *_ in found.flags} <= _every(kind_of(name)):
+            found, own = Start(name=name), tuple(words)  # the flags are its own
+    else:
+        end = words.index("--") if "--" in words else len(words)
+        found = _read(_NAMED_LAUNCHER[named[1]], words[end + 1 :])
+        own = tuple(words[:end])
+        taken = named[0].split()
+        at = own.index(taken[0])
+        own = own[:at] + own[at + len(taken) :]
+    return replace(found, program=(*module, *own), module=bool(module) or found.module)
+
+
 def kind_of(name: str) -> Flags:
     """Return how to read the arguments of a launcher."""
     return _KINDS.get(name, _KINDS["torchrun"])
@@ -248,10 +282,12 @@ def kind_of(name: str) -> Flags:
 
 def _read(name: str, words: list[str]) -> Start:
     """Split a launcher's arguments into flags and the program."""
-    kind, module = kind_of(name), False
+    kind, module, written = kind_of(name), False, ""
     flags: list[tuple[str, str, tuple[str, ...]]] = []
     while words and words[0].startswith("-") and words[0] != "-":
         written = words.pop(0)
+        if written == "--":
+            break
         flag, equals, value = written.partition("=")
         flag = _unabbreviated(flag.replace("_", "-"), kind)
         if flag in kind.module:
@@ -264,21 +300,27 @@ def _read(name: str, words: list[str]) -> Start:
             not equals
             and flag not in kind.switches
             and (
-                flag in kind.ours
+                flag in {*kind.ours, *kind.env, *kind.variables}
                 or kind.passes(flag)
-                or flag in kind.env
                 or _is_value(flag, kind, words)
             )
         ):
             taken = words[:1]
         del words[: len(taken)]
         flags.append((flag, value if equals else "=".join(taken), (written, *taken)))
+    if words[1:2] == ["--"] and written != "--" and name not in {"mpirun", "srun"}:
+        del words[1]  # argparse does so
     return Start(name=name, flags=tuple(flags), module=module, program=tuple(words))
+
+
+def _every(kind: Flags) -> frozenset[str]:
+    """Return the long names of a launcher's flags."""
+    return kind.passed.union(kind.ours, kind.switches, kind.ignored, kind.module, kind.variables)
 
 
 def _unabbreviated(flag: str, kind: Flags) -> str:
     """Return the whole name of a long flag, which argparse lets people shorten."""
-    every = {*kind.ours, *kind.passed, *kind.switches, *kind.ignored, *kind.module}
+    every = _every(kind)
     if flag in every or not flag.startswith("--"):
         return flag
     fits = [name for name in every if name.startswith(flag)]

@@ -117,6 +117,8 @@ class Typed:
         number = int(value) if value.isdecimal() else None
         # Single GPUs cannot be excluded.
         ours = None if flag == EXCLUDE and ":" in value else kind.ours.get(flag)
+        if flag in kind.variables:
+            self.env |= {kind.variables[flag]: value, "LT_CLI_USED": "1"}
         if flag in kind.env:
             variable, equals, given = value.partition("=")
             if equals and variable not in OURS:
@@ -134,7 +136,7 @@ class Typed:
             self._nodes(ours, value)
         elif ours and value:
             self.flags[ours] = value
-        elif ours is None and flag not in kind.ignored:
+        elif ours is None and flag not in {*kind.ignored, *kind.variables}:
             self.unknown += [(name, word) for word in written]
 
     def _nodes(self, ours: str, value: str) -> None:

@@ -8,7 +8,7 @@ from clusterctl.inventory.cluster import Job
 from clusterctl.inventory.settings import settings_of
 from clusterctl.model.node_run import Resumed
 from clusterctl.node.peer_link.run_tokens import node_token, ray_token
-from clusterctl.node.run.files.node_job import PLACEHOLDER, NodeJob, NodePart
+from clusterctl.node.run.files.node_job import NodeJob, NodePart, has_checkpoint
 from clusterctl.plan.certificate import Identity
 from clusterctl.plan.plan import NodePlan, Plan
 from clusterctl.plan.run_names import fill_text
@@ -97,10 +97,10 @@ def _restart(
     if not job.restart.max:
         return None
     template = (resumed.command if resumed else ()) or job.command
-    if not any(PLACEHOLDER in word for word in template):
+    if not has_checkpoint(template):
         template += job.resume_args
     words = [fill_text(word, plan.run, plan.name) for word in template]
-    if not any(PLACEHOLDER in word for word in words):
+    if not has_checkpoint(words) and not job.resume_args:
         words = []  # the program finds its checkpoint by itself, or has none
     python = node.argv[: len(node.argv) - len(job.command)]
     return {**plain(job.restart), "resumed_argv": [*python, *words] if words else []}

@@ -211,7 +211,10 @@ def pace_words(pace: JobProgress | None) -> str:
         return ""
     total = "" if pace.total is None else f"/{pace.total}"
     parts = [f"step {pace.step}{total}"] if pace.step is not None else []
-    parts += [f"epoch {pace.epoch:g}"] if pace.epoch is not None else []
+    if pace.of_epoch:
+        parts = [f"{parts[0]} of epoch {pace.epoch:g}"]
+    elif pace.epoch is not None:
+        parts.append(f"epoch {pace.epoch:g}")
     rate = pace.steps_per_s
     if rate:
         parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{1 / rate:.3g} s a step")

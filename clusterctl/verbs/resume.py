@@ -1,15 +1,22 @@
 """Resume a run: launch its job from a checkpoint that is verified on every node."""
 
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.facts.gpu.accelerators import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.node_run import Resumed
-from clusterctl.node.run.files.node_job import PLACEHOLDER
+from clusterctl.node.run.files.node_job import (
+    PLACEHOLDER,
+    STEP_PLACEHOLDER,
+    from_checkpoint,
+    has_checkpoint,
+)
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import SETTINGS, Options
 from clusterctl.plan.run_names import escape
@@ -87,14 +94,23 @@ def resume(
         require_variables(cluster)
     # First: what a program of another kind lacks would lead to a command that is refused.
     stored = stored_checkpoint(checkpoint, cluster.job.command) if is_url(checkpoint) else None
-    template = _template(cluster.job, checkpoint)
+    template = _template(cluster.job, checkpoint, launch.source)
     ranks = _ranks(before, cluster, overrides)
     active = cluster.with_nodes(cluster.active)
     chosen = stored or choose_checkpoint(
         pool, active, checkpoint, history=history, ranks=ranks, emit=emit
     )
     _report(chosen, emit=emit)
-    command = tuple(word.replace(PLACEHOLDER, escape(chosen.path)) for word in template)
+    command = tuple(from_checkpoint(template, escape(chosen.path), chosen.step))
+    if any(STEP_PLACEHOLDER in word for word in command):
+        raise UsageError(
+            f"{STEP_PLACEHOLDER}: expected the step of {chosen.path}, found none in its name or"
+            " files",
+            hint=f"type the step in place of {STEP_PLACEHOLDER}: -- {shlex.join(command)}",
+        )
+    if not has_checkpoint(template):
+        text = f"the command does not name {chosen.path}: the program must find it itself"
+        emit(Notice(text=text, level="warning"))
     resumed = Resumed(
         run=before.run,
         checkpoint=chosen.path,
@@ -219,20 +235,40 @@ def _origin(before: RunRecord) -> str:
     return f"run {before.run}"
 
 
-def _template(job: Job, checkpoint: str) -> tuple[str, ...]:
-    """Return the command, with `{checkpoint}` where the checkpoint goes."""
-    for template in (job.command, (*job.command, *job.resume_args)):
-        if any(PLACEHOLDER in word for word in template):
-            return template
+def _template(job: Job, checkpoint: str, source: Path) -> tuple[str, ...]:
+    """Return the command, with `{checkpoint}` where the checkpoint goes, or how it finds one."""
+    if has_checkpoint(job.command):
+        return job.command
+    if job.resume_args:
+        return (*job.command, *job.resume_args)
+    own = _own_args(job.command, source)
+    args = own or ("--resume-from-checkpoint", PLACEHOLDER)
     folder = "" if job.checkpoints else "checkpoints: FOLDER, "
     unknown = bool(folder) and checkpoint == LATEST
     how = "with its path for PATH: --checkpoint PATH" if unknown else "type it now:"
+    typed = f"{how} -- {shlex.join((*job.command, *args))}\nor write it" if args[1:] else "write it"
+    shown = ", ".join(f'"{word}"' if word.startswith("{") else word for word in args)
     raise UsageError(
-        f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes,"
-        f" found {list(job.resume_args) or 'nothing'}",
-        hint=f"{how} -- {shlex.join(job.command)}"
-        f" --resume-from-checkpoint '{PLACEHOLDER}'"
-        "\nor write it into the inventory:"
-        f' job: {{{folder}resume_args: [--resume-from-checkpoint, "{PLACEHOLDER}"]}}'
-        "\nin place of --resume-from-checkpoint, write the flag that your program has for it",
+        f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes, found nothing",
+        hint=f"{typed} into the inventory: job: {{{folder}resume_args: [{shown}]}}"
+        + ("" if own else f"\nin place of {args[0]}, write the flag that your program has for it")
+        + f"\na program that finds its checkpoint itself needs no {PLACEHOLDER}, only its flag",
     )
+
+
+def _own_args(command: tuple[str, ...], source: Path) -> tuple[str, ...]:
+    """Return how the job's script lets it resume, by the flags that it adds; empty: not known."""
+    modules = (
+        (f"{command[1].replace('.', '/')}.py",) if command[:1] == ("-m",) and command[1:] else ()
+    )
+    script = next(iter((*modules, *(word for word in command if word.endswith(".py")))), "")
+    try:
+        text = (source / script).read_text(errors="replace")
+    except (OSError, ValueError):
+        return ()
+    found = re.findall(r"""add_argument\(\s*["'](--[\w-]*resume[\w-]*)["']([^)]*)""", text)
+    if not found:
+        return ()
+    flag, rest = min(found, key=lambda one: len(one[0]))
+    place = STEP_PLACEHOLDER if flag.endswith("step") else PLACEHOLDER
+    return (flag,) if "store_true" in rest else (flag, place)

@@ -227,9 +227,14 @@ def test_what_an_event_does_not_know_is_no_trouble() -> None:
         ("OSError: [Errno 28] No space left on device", "free space"),
         ("[rank3]: ModuleNotFoundError: No module named 'peft'", "install it"),
         (
-            "FileNotFoundError: [Errno 2] No such file or directory: 'x'",
-            "copy it to every node",
+            "FileNotFoundError: [Errno 2] No such file or directory: 'data/x y/t.bin'",
+            "clusterctl push 'data/x y/t.bin' --to 'data/x y' copies it from this folder",
         ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'x'",
+            "clusterctl push x --to . copies it",
+        ),
+        ("cat: x: No such file or directory", "copy it to every node"),
         (
             "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: '/data/a b.txt'",
             "clusterctl push '/data/a b.txt' copies it from a node that has it; with `job:",

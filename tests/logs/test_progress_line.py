@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.logs.progress_line import JobProgress, progress_in, progress_of
+from clusterctl.logs.progress_line import JobProgress, progress_in, progress_of, with_total_of
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,44 @@ from clusterctl.logs.progress_line import JobProgress, progress_in, progress_of
         ),
         (
             "Epoch 0:  12%|#2 | 12/100 [1:00:10<1:01:20, 1.10it/s, v_num=0, loss=2.3]",
-            {"step": 12, "total": 100, "steps_per_s": 1.1, "eta_s": 3680.0},
+            {"step": 12, "total": 100, "epoch": 0, "of_epoch": True, "steps_per_s": 1.1},
+        ),
+        (
+            "      3/299   3.87G    0.10   214    640:  41%|####  | 12/29 [00:10<00:14,  2.5it/s]",
+            {"step": 12, "total": 29, "epoch": 3, "of_epoch": True, "steps_per_s": 2.5},
+        ),
+        (
+            "      1/100      2.1G      1.234        640: 41% ━━╸── 12/29 1.2it/s 10.1s<14.2s",
+            {"step": 12, "total": 29, "epoch": 1, "of_epoch": True, "steps_per_s": 1.2},
+        ),
+        *(
+            (line, {"step": 20, "total": 391, "epoch": 3, "of_epoch": True})
+            for line in (
+                "Epoch: [3]  [ 20/391]  eta: 0:05:11  lr: 0.1  loss: 1.45 (1.51)  time: 0.75",
+                "Epoch: [3][ 20/391]\tTime  0.100 ( 0.200)\tLoss 6.9443e+00 (7.0021e+00)",
+                "Epoch: [3/100]  [   20/391]  eta: 0:12:34  loss: 10.9 (10.9)",
+                "INFO Train: [3/300][20/391]\teta 0:12:34 lr 0.000001\tloss 6.9 (6.9)",
+                "Train: 3 [   20/391 (  1%)]  Loss: 6.94 (6.95)  Time: 0.456s,  561.40/s",
+                "Train Epoch: 3 [20/391 (1%)]\tLoss: 2.301234",
+                "| epoch   3 |    20/  391 batches | lr 20.00 | loss  6.87",
+                "Epoch [3/10], Step [20/391], Loss: 2.30",
+            )
+        ),
+        (
+            "- INFO - Epoch(train) [3][ 20/391]  lr: 1.0e-03  eta: 1 day, 0:05:41  loss: 2.3",
+            {"step": 20, "total": 391, "epoch": 3, "of_epoch": True, "eta_s": 86741.0},
+        ),
+        (
+            "- INFO - Iter(train) [  100/80000]  lr: 1.0e-03  eta: 10:05:41  loss: 2.3021",
+            {"step": 100, "total": 80000, "eta_s": 36341.0},
+        ),
+        (
+            "step 00012/05000 (0.24%) | loss: 10.1 | tok/sec: 12,345 | epoch: 1 | eta: 12.5m",
+            {"step": 12, "total": 5000, "eta_s": 750.0},
+        ),
+        (
+            "Epoch 1 | iter 10 step 5 | loss train: 4.0 | remaining time: 0:01:00",
+            {"step": 5, "eta_s": 60.0},
         ),
         ("  0%|          | 0/50 [00:00<?, ?it/s]", {"step": 0, "total": 50}),
         ("100%|####| 50/50 [00:10<00:00]", {"step": 50, "total": 50, "eta_s": 0.0}),
@@ -45,7 +82,7 @@ def test_known_lines(line: str, found: dict[str, Any]) -> None:
     progress = progress_in(line)
     assert progress is not None
     expected = JobProgress(**found)
-    for name in ("step", "total", "steps_per_s", "eta_s"):
+    for name in ("step", "total", "of_epoch", "steps_per_s", "eta_s"):
         value = getattr(expected, name)
         assert getattr(progress, name) == (value if value is None else pytest.approx(value)), name
 
@@ -65,6 +102,9 @@ def test_known_lines(line: str, found: dict[str, Any]) -> None:
         "step 1.5 of the plan",
         "downloading 3/4 files",
         "Epoch 2/3",
+        "Epoch 12/30",
+        "Epoch(val) [1][10/79]    eta: 0:00:01",
+        "Test: [  10/195]  Time: 0.1 (0.2)  Loss:   6.9 ( 6.9)",
         "at step 50% done",
     ],
 )
@@ -83,6 +123,21 @@ def test_two_lines_and_their_times_tell_the_rate() -> None:
         found = progress_of(["step 30/100"], earlier, seconds)
         assert found == JobProgress(step=30, total=100)
     assert progress_of(["loading"], ["step 1"], 10.0) is None
+    now, before = "Epoch: [3][ 20/391]", "Epoch: [3][ 10/391]"
+    found = progress_of([now], [before], 10.0)
+    assert found == JobProgress(step=20, total=391, epoch=3, of_epoch=True, steps_per_s=1.0)
+    assert progress_of([now], [before.replace("3", "2")], 10.0) == progress_in(now)
+
+
+@pytest.mark.parametrize("words", ["--max_iters=400", "--max-steps 400", "trainer.max_steps=400"])
+def test_the_command_tells_the_last_step(words: str) -> None:
+    found = JobProgress(step=100, steps_per_s=2.0)
+    command = ("train.py", *words.split(), "--steps", "9")
+    expected = JobProgress(step=100, total=400, steps_per_s=2.0, eta_s=150.0)
+    assert with_total_of(command, found) == expected
+    assert with_total_of(("--max_iters", "99"), found) == found
+    printed = JobProgress(step=100, total=200)
+    assert with_total_of(command, printed) == printed
 
 
 _PARTS = st.sampled_from(
@@ -101,7 +156,21 @@ def test_no_line_is_too_strange(line: str) -> None:
     progress_of([line], [line], 10.0)
 
 
-@pytest.mark.parametrize("part", ["step ", "1/1 [", "1", "iteration\t", "'epoch': 1", ":", "<00"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "step ",
+        "1/1 [",
+        "1",
+        "iteration\t",
+        "'epoch': 1",
+        ":",
+        "<00",
+        "epoch: [",
+        "train 1 ",
+        "% \u2501",
+    ],
+)
 def test_a_line_made_to_be_slow_is_not(part: str) -> None:
     """Milliseconds; the limit is for a busy machine."""
     began = time.process_time()

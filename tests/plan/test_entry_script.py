@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from clusterctl.plan.entry_script import (
     assigns_local,
+    fixed_rank,
     local_endpoints,
+    local_rank_flag,
     own_launches,
     rendezvous_assignments,
+    submits_jobs,
 )
 
 TUTORIAL = """\
@@ -193,3 +196,30 @@ def test_how_a_program_starts_ranks_itself_is_found(line: str, words: str) -> No
     text = f"ONE = 1\ndef main():\n    x = {line}\n    if debug:\n        LaunchConfig(1, 1, 1)"
     ((number, _, found),) = own_launches(text)
     assert (number, " ".join(found)) == (3, words)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a('--local_rank', type=int)\ndevice = args.local_rank\n", 1),
+        ("\na('--local-rank')\nset_device(args.local_rank)\n", 2),
+        ("a('--local_rank')\nos.environ['LOCAL_RANK']; args.local_rank\n", 0),
+        ("a('--local_rank')\nargs.local_rank = rank()\n", 0),
+        ("a('--local_rank')\n", 0),  # what it imports may read LOCAL_RANK
+    ],
+)
+def test_a_flag_that_torchrun_does_not_give_is_found(text: str, line: int) -> None:
+    assert local_rank_flag(text) == line
+
+
+def test_a_script_that_submits_jobs_is_found() -> None:
+    assert submits_jobs("import submitit\nexecutor.submit(f)\n") == 2
+    assert submits_jobs("executor.submit(f)  # of concurrent.futures\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [("--world-size 2 --rank 0", "--rank 0"), ("--node_rank=1", "--node_rank 1"), ("--rank r", "")],
+)
+def test_a_rank_that_all_nodes_get_is_found(args: str, words: str) -> None:
+    assert fixed_rank(args.split()) == words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from cryptography import x509
 
 from clusterctl.inventory.cluster import Job, Restart, Stop
@@ -83,7 +84,7 @@ def test_an_identity_is_new_each_time_and_hides_its_secrets() -> None:
 def test_a_node_gets_the_command_of_a_further_attempt(plan: Planner) -> None:
     job = Job(
         command=("train.py", "--out", "{run}"),
-        resume_args=("--from={checkpoint}", "--run", "{run}"),
+        resume_args=("--from={checkpoint}", "--step={checkpoint_step}", "--run", "{run}"),
         restart=Restart(max=2),
     )
     made = plan(job=job)
@@ -92,16 +93,28 @@ def test_a_node_gets_the_command_of_a_further_attempt(plan: Planner) -> None:
     restart = sent["restart"]
     assert restart is not None
     assert restart["max"] == 2
-    assert restart["resumed_argv"] == [*sent["argv"], "--from={checkpoint}", "--run", "lab-1"]
+    places = ["--from={checkpoint}", "--step={checkpoint_step}"]
+    assert restart["resumed_argv"] == [*sent["argv"], *places, "--run", "lab-1"]
     again: NextAttempt = {
         "attempt": 2, "checkpoint": "/c/4", "step": 4, "wait_s": 1.0, "why": "", "go": True,
         "without": [], "joined": [],
     }  # fmt: skip
     second = next_job(sent, again, began=7.0, link_port=0)
-    assert second["argv"] == [*sent["argv"], "--from=/c/4", "--run", "lab-1"]
+    assert second["argv"] == [*sent["argv"], "--from=/c/4", "--step=4", "--run", "lab-1"]
     assert (second["attempt"], second["began"]) == (2, 7.0)
     third = next_job(second, {**again, "checkpoint": None}, began=7.0, link_port=0)
     assert third["argv"] == sent["argv"], "without a checkpoint the command of the launch"
+
+
+@pytest.mark.parametrize(("args", "added"), [((), None), (("--init_from=resume",),) * 2])
+def test_a_program_that_finds_its_checkpoint_itself_gets_its_flag(
+    args: tuple[str, ...], added: tuple[str, ...] | None, plan: Planner
+) -> None:
+    job = Job(command=("train.py",), resume_args=args, restart=Restart(max=2))
+    made = plan(job=job)
+    sent = node_job(made, made.master, IDENTITY, job=job, state=None)
+    assert sent["restart"] is not None
+    assert sent["restart"]["resumed_argv"] == ([] if added is None else [*sent["argv"], *added])
 
 
 def test_a_resumed_run_takes_its_own_newer_checkpoint(plan: Planner) -> None:

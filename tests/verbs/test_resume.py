@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -184,18 +185,44 @@ def test_spares_take_the_places_of_nodes_that_are_left_out(
     [
         (("a",), ("--from", "{checkpoint}"), ("a", "--from", "{checkpoint}")),
         (("a", "--x={checkpoint}"), ("--from", "{checkpoint}"), ("a", "--x={checkpoint}")),
+        (("a", "--x={checkpoint_step}"), ("--from", "b"), ("a", "--x={checkpoint_step}")),
+        (("a",), ("--init_from=resume",), ("a", "--init_from=resume")),  # it finds its own
     ],
 )
 def test_where_the_checkpoint_goes(
     command: tuple[str, ...], resume_args: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    assert resume._template(Job(command=command, resume_args=resume_args), "latest") == expected
+    job = Job(command=command, resume_args=resume_args)
+    assert resume._template(job, "latest", Path()) == expected
 
 
 def test_a_job_that_cannot_be_told_is_an_error() -> None:
     with pytest.raises(UsageError, match="resume_args") as caught:
-        resume._template(replace(CLUSTER.job, resume_args=("--from",)), "latest")
+        resume._template(CLUSTER.job, "latest", Path())
     assert "{checkpoint}" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "shown"),
+    [
+        (("t.py",), "('--resume', default='')", '[--resume, "{checkpoint}"]'),
+        (
+            ("python", "t.py"),
+            "('--no-resume-opt')\nadd_argument(\n  '--resume', '-r')",
+            "[--resume, ",
+        ),
+        (("-m", "t"), "('--resume-from-step', type=int)", '-step, "{checkpoint_step}"]'),
+        (("t.py",), "('--resume', action='store_true')", "resume_args: [--resume]}"),
+        (("t.py",), "('--lr')", "in place of --resume-from-checkpoint, write the flag"),
+    ],
+)
+def test_the_hint_has_the_flag_that_the_script_adds(
+    command: tuple[str, ...], flags: str, shown: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.py").write_text(f"parser.add_argument{flags}\n")
+    with pytest.raises(UsageError) as caught:
+        resume._template(replace(CLUSTER.job, command=command), "latest", tmp_path)
+    assert shown in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +237,7 @@ def test_the_hint_asks_for_a_path_where_latest_has_no_folder(
     folder: str, given: str, expected: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        resume._template(replace(CLUSTER.job, checkpoints=folder), given)
+        resume._template(replace(CLUSTER.job, checkpoints=folder), given, Path())
     assert (caught.value.hint or "").startswith(expected)
 
 

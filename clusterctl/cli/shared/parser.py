@@ -273,21 +273,27 @@ class Parser(argparse.ArgumentParser):
     def _foreign_verb(self, wrong: str) -> tuple[str, str] | None:
         """Return the message and the hint for a verb of another tool; None: it is none."""
         from clusterctl.cli.shared.foreign_verbs import answer_to  # noqa: PLC0415  (only for an error)
+        from clusterctl.plan.launcher_flags import start_of  # noqa: PLC0415  (the same)
 
-        found = answer_to(wrong)
+        at = list(self.words).index(wrong)
+        before, rest = self.words[:at], self.words[at + 1 :]
+        program = start_of((wrong, *rest)) or re.fullmatch(r"python[\d.]*|bash|.+\.(py|sh)", wrong)
+        found = answer_to("run" if program else wrong)
         if found is None:
             return None
         why, (verb, *flags) = found
-        at = list(self.words).index(wrong)
-        before, rest = self.words[:at], self.words[at + 1 :]
         choices = [[verb, *flags], shlex.split(EXAMPLES.get(verb, ("",))[0])[1:]]
         if wrong == "help":
             choices = [[*rest[:1], "--help"], *choices]
+        elif program:
+            choices.insert(0, [*before, verb, "--", *self.words[at:]])
         elif rest and "--" not in flags:
-            choices.insert(0, [*before, verb, *flags, *rest])
-            choices.insert(1, [*before, verb, "--", *rest])
             bare = [word for word in rest if not word.startswith("-")]
-            choices.insert(2, [*before, verb, *flags, *bare])
+            choices[:0] = [
+                [*before, verb, *flags, *rest],
+                [*before, verb, "--", *rest],
+                [*before, verb, *flags, *bare],
+            ]
         return f"there is no verb {wrong}: {why}", self._typed(next(filter(_parses, choices)))
 
 

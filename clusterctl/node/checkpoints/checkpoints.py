@@ -223,8 +223,9 @@ def _verify(
     origin: Origin,
     progress: Progress,
 ) -> None:
-    step = formats.step_in(path)
+    step, epoch = formats.counters_in(path)
     answer["step"] = answer["step"] if step is None else step
+    answer["epoch"] = answer["epoch"] if epoch is None else epoch
     files = dict(files_of(path, progress))
     if files:
         answer["time"] = max(status.st_mtime for status in files.values())

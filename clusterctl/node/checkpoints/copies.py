@@ -9,6 +9,8 @@ import shlex
 from pathlib import PurePosixPath
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from clusterctl.node.checkpoints.names import is_of_rank
+
 SAVE_SECONDS = 900.0
 """The ranks' files of one save are all written within this long, clock skew included."""
 
@@ -83,7 +85,8 @@ class Unfit(Exception):  # noqa: N818  (a verdict, which the caller handles)
 def newest_first(found: Mapping[str, Sequence[Copy]]) -> List[Tuple[str, Mapping[str, Copy]]]:
     """Return the checkpoints by name with what each node says of it, the newest first.
 
-    Newest is the highest step. What has none comes after that, by epoch, date and time of writing.
+    Newest is the highest step, or the latest epoch if each has one. What has no step comes after
+    that, by epoch, date and time of writing; the part of a rank after the others of its step.
     """
     seen: Dict[str, Dict[str, Copy]] = {}
     for node, candidates in found.items():
@@ -94,10 +97,13 @@ def newest_first(found: Mapping[str, Sequence[Copy]]) -> List[Tuple[str, Mapping
     stepped = [one for one in every if one.step is not None]
     # Scripts that count steps from 0 in each epoch store both.
     epochs = all(one.epoch is not None for one in stepped)
+    all_epochs = all(one.epoch is not None for one in every)
 
     def age(one: Copy) -> Tuple[Any, ...]:
         step, epoch, date = (-1 if n is None else n for n in (one.step, one.epoch, one.date))
-        return (step >= 0, epoch if epochs and step >= 0 else 0, step, epoch, date, one.time)
+        first = epoch if all_epochs or (epochs and step >= 0) else 0
+        whole = not is_of_rank(one.name)
+        return (all_epochs or step >= 0, first, step, epoch, date, whole, one.time)
 
     ages = {name: max(map(age, nodes.values())) for name, nodes in seen.items()}
     return [(name, seen[name]) for name in sorted(seen, key=ages.__getitem__, reverse=True)]

@@ -24,7 +24,13 @@ from clusterctl.node.checkpoints.files import (
     digest,
     files_of,
 )
-from clusterctl.node.checkpoints.names import is_retired, is_unfinished, read_name
+from clusterctl.node.checkpoints.names import (
+    is_of_rank,
+    is_retired,
+    is_unfinished,
+    of_any_step,
+    read_name,
+)
 from clusterctl.node.checkpoints.sharded_files import Shards, check_shards
 from clusterctl.node.checkpoints.torch_files import saved_counters
 from clusterctl.node.checkpoints.torch_zip import Invalid
@@ -85,15 +91,16 @@ def _own_files(names: Iterable[str]) -> Set[str]:
     return {n for n in names if n.endswith(TENSOR_SUFFIXES) and not read_name(n).any}
 
 
-def step_in(path: str) -> Optional[int]:
-    """Return the step that a checkpoint itself says."""
+def counters_in(path: str) -> Tuple[Optional[int], Optional[int]]:
+    """Return the step and the epoch that a checkpoint itself says."""
     if os.path.isfile(path):
-        return saved_counters(path).get("step")
+        inside = saved_counters(path)
+        return inside.get("step"), inside.get("epoch")
     for name in (MANIFEST, "state.json", TRAINER_STATE, _RANK_METADATA):
         step = _step(read_json(os.path.join(path, name)))
         if step is not None:
-            return step
-    return None
+            return step, None
+    return None, None
 
 
 def run_in(path: str) -> str:
@@ -259,6 +266,17 @@ def _written_in(folder: str) -> Tuple[float, FrozenSet[str]]:
 
 
 def _file(path: str, inspection: Inspection, found: CheckpointContents) -> None:
+    """Ranks may have written files of their own next to it: those of older steps say which."""
+    own = read_name(os.path.basename(path)).step
+    files: Dict[int, Set[str]] = {}
+    for name in filter(is_of_rank, os.listdir(os.path.dirname(path)) if own is not None else ()):
+        step = read_name(name).step
+        if step is not None:
+            files.setdefault(step, set()).add(of_any_step(name))
+    here = files.get(own or 0, set())
+    older = set().union(*(names for step, names in files.items() if step < (own or 0)))
+    if here and older - here:
+        raise Invalid("%s of step %s is missing: older ones have it" % (min(older - here), own))
     found.add_unverified(inspection.check_files(os.path.dirname(path), [os.path.basename(path)]))
 
 

@@ -14,6 +14,9 @@ _CHECKPOINT = re.compile(
     r"(?<![a-z])(?:checkpoints?|ckpts?|chkpts?)[-_= ]*" + _NUMBER, re.IGNORECASE
 )
 _EPOCH = re.compile(r"(?<![a-z])(?:epochs?|ep)[-_= ]*" + _NUMBER, re.IGNORECASE)
+_PADDED = re.compile(r"(?<!of)[_-](0\d{3,})(?!-of-)(?=[_.-]|$)")
+"""`model_000100.pt`, `optim_000100_rank0.pt`: zeros in front make it a count, but of shards."""
+_RANK = re.compile(r"(?<![a-z])rank[-_]?\d+(?!\d)", re.IGNORECASE)
 _BARE = re.compile(r"(\d+)(?:\.[a-z]\w*)?", re.IGNORECASE)
 _DATE = re.compile(
     r"(?<!\d)((?:19|20)\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)"
@@ -50,10 +53,24 @@ def read_name(name: str) -> NameParts:
     step = _number(_STEP.search(name))
     if step is None:
         step = _number(_CHECKPOINT.search(rest))
+    epoch = _number(_EPOCH.search(name))
+    if step is None and epoch is None and (padded := _PADDED.search(rest)):
+        step = int(padded[1])
     if step is None:
         bare = _BARE.fullmatch(rest)
         step = int(bare[1]) if bare else None
-    return NameParts(step=step, epoch=_number(_EPOCH.search(name)), date=date)
+    return NameParts(step=step, epoch=epoch, date=date)
+
+
+def is_of_rank(name: str) -> bool:
+    """Tell whether a name says that it has the part of a rank: `optim_000100_rank0.pt`."""
+    return _RANK.search(name) is not None
+
+
+def of_any_step(name: str) -> str:
+    """Return the name without the number of its step."""
+    step = read_name(name).step
+    return name if step is None else re.sub(r"(?<!\d)0*%d(?!\d)" % step, "*", name, count=1)
 
 
 def is_unfinished(name: str) -> bool:

@@ -22,7 +22,7 @@ from clusterctl.node.checkpoints.torch_zip import (
     check_zip,
 )
 
-SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar")
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The pickled number that files of `_use_new_zipfile_serialization=False` begin with."""
 _LENGTH = struct.Struct("<q")
@@ -83,7 +83,7 @@ def _check_pickle(stream: BinaryIO, name: str, size: int) -> None:
         SafeUnpickler(stream).load()
         whole = stream.tell() == size
     except Exception as error:  # damage leads to any
-        if name.endswith((".pt", ".pth")):
+        if name.endswith((".pt", ".pth", ".tar")):
             raise Invalid("%s is no file of torch.save" % name) from error
         raise NoChecksum("%s is none of the kinds that torch writes" % name) from error
     if not whole:
@@ -142,14 +142,15 @@ def saved_counters(path: str) -> Dict[str, Optional[int]]:
             root = SafeUnpickler(io.BytesIO(archive.read(record))).load()
     except Exception:  # noqa: BLE001  (whatever is in there, it says no step)
         return {}
+    parts = [root, root.get("meta")] if isinstance(root, dict) else []  # MMEngine's are in meta
     for name, keys in _NUMBERS.items():
-        values = [root.get(key) for key in keys] if isinstance(root, dict) else []
+        values = [part.get(key) for part in parts if isinstance(part, dict) for key in keys]
         found[name] = next((n for n in values if isinstance(n, int) and n is not True), None)
     return found
 
 
 _NUMBERS = {
-    "step": ("step", "global_step", "iteration"),
+    "step": ("step", "global_step", "iteration", "iter", "iter_num", "num_updates"),
     "epoch": ("epoch",),
     "world_size": ("world_size", "num_ranks", "num_processes"),
 }

@@ -13,14 +13,17 @@ from clusterctl.inventory.secret_values import is_secret
 from clusterctl.node.launchers.context import argument
 from clusterctl.node.launchers.known import REPLANNED
 from clusterctl.node.notify.deliver import problem_of, receiver
-from clusterctl.node.run.files.node_job import PLACEHOLDER
+from clusterctl.node.run.files.node_job import has_checkpoint
 from clusterctl.plan import launchers, own_world
 from clusterctl.plan.calls import SCRIPTS, in_folder
 from clusterctl.plan.entry_script import (
     assigns_local,
+    fixed_rank,
     local_endpoints,
+    local_rank_flag,
     own_launches,
     rendezvous_assignments,
+    submits_jobs,
 )
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
@@ -228,7 +231,7 @@ def notice_restarts(job: Job, template: tuple[str, ...] = (), *, emit: Emit) -> 
         return
     if not job.checkpoints:
         text = "restarts: job.checkpoints is not set: no restart can tell how far the run was"
-    elif any(PLACEHOLDER in word for word in (*template, *job.command, *job.resume_args)):
+    elif has_checkpoint((*template, *job.command, *job.resume_args)):
         return
     else:
         text = "restarts: job.resume_args has no {checkpoint}: the program must find it itself"
@@ -320,6 +323,28 @@ def _of_programs(
                 f" {'meet on their own node only' if apart else 'may not meet'}",
                 hint="remove the line, or use os.environ.setdefault",
                 fatal=apart,
+            )
+        if line := submits_jobs(text):
+            yield own_world.Problem(
+                where=f"{script}:{line}",
+                message="it submits a job to Slurm, and so would each rank",
+                hint="launch the program that the job runs: clusterctl launch -- train.py",
+                fatal=True,
+            )
+        if line := local_rank_flag(text):
+            yield own_world.Problem(
+                where=f"{script}:{line}",
+                message="it takes --local-rank, which torchrun does not give: all ranks of a node"
+                " may use its first GPU",
+                hint="default=int(os.environ['LOCAL_RANK']) in that line",
+                fatal=False,
+            )
+        if several and (fixed := fixed_rank(args)):
+            yield own_world.Problem(
+                where="command",
+                message=f"{script} gets {fixed} on every node: the ranks may not meet",
+                hint=f"leave out {fixed}, if the program reads RANK, as with init_method env://",
+                fatal=False,
             )
         for line, endpoint in local_endpoints(text, args) if several else ():
             yield own_world.Problem(

@@ -10,7 +10,7 @@ from typing import Any, cast
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
-from clusterctl.logs.progress_line import JobProgress, progress_of
+from clusterctl.logs.progress_line import JobProgress, progress_of, with_total_of
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import (
@@ -170,6 +170,7 @@ class RunStatus:
                 earlier.age_s - last.age_s if earlier else 0.0,
             )
             if found is not None:
+                found = with_total_of(self.command, found)
                 found = replace(found, eta_s=self._time_left(found, last))
                 return replace(found, loss=step.loss, tokens_per_s=step.tokens_per_s)
         return JobProgress(**plain(step)) if step != Step() else None

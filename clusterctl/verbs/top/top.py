@@ -146,7 +146,8 @@ class Watcher:
         if last == first:
             return found
         rate = (last - first) / (ended - began)
-        left = None if found.total is None else max(0, found.total - found.step) / rate
+        whole = found.total if not found.of_epoch else None
+        left = None if whole is None else max(0, whole - found.step) / rate
         return replace(found, steps_per_s=rate, eta_s=left if found.eta_s is None else found.eta_s)
 
     def _moments(self, *, follow: bool) -> Generator[None]:

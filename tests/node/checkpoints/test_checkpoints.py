@@ -169,6 +169,17 @@ def test_shards_of_verl_are_complete_if_all_ranks_of_their_names_are_there(tmp_p
     assert "model_world_size_4_rank_1.pt is changed" in judged(path)["why"]
 
 
+def test_a_file_of_a_step_needs_those_of_all_ranks_that_older_steps_have(tmp_path: Path) -> None:
+    for step in ("000100", "000200"):
+        for name in ("model_%s", "optim_%s_rank0", "optim_%s_rank1"):
+            torch_file(tmp_path / f"{name % step}.pt")
+    assert all(one["complete"] for one in ask(tmp_path))
+    (tmp_path / "optim_000200_rank1.pt").unlink()
+    why = "optim_*_rank1.pt of step 200 is missing: older ones have it"
+    assert {one["why"] for one in ask(tmp_path) if one["step"] == 200} == {why}
+    assert all(one["complete"] for one in ask(tmp_path) if one["step"] == 100)
+
+
 def test_shards_of_two_numbers_of_ranks_are_of_two_saves(tmp_path: Path) -> None:
     path = verl(tmp_path / "global_step_10", range(4))
     torch_file(path / "actor" / "model_world_size_2_rank_0.pt")

@@ -59,6 +59,24 @@ def test_a_file_of_torch_save_is_proven_and_says_its_step(tmp_path: Path) -> Non
     assert (found["complete"], found["step"], found["doubts"]) == (True, 5, [])
 
 
+@pytest.mark.parametrize(
+    ("name", "inside", "step", "epoch"),
+    [
+        ("ckpt.pt", {"iter_num": 20}, 20, None),
+        ("epoch_2.pth", {"meta": {"epoch": 2, "iter": 392}}, 392, 2),
+        ("model_best.pth.tar", {"epoch": 3}, None, 3),
+        ("checkpoint-1.pth.tar", {"epoch": 1}, 1, 1),
+    ],
+)
+def test_programs_name_the_step_and_the_epoch_in_their_own_ways(
+    name: str, inside: dict[str, Any], step: int | None, epoch: int | None, tmp_path: Path
+) -> None:
+    torch.save(inside, tmp_path / name)
+    (found,) = ask(tmp_path)
+    assert (found["complete"], found["format"]) == (True, "file")
+    assert (found["step"], found["epoch"]) == (step, epoch)
+
+
 def test_a_file_without_checksums_is_whole_but_not_proven(tmp_path: Path) -> None:
     with without_checksums():
         found = judged(saved(tmp_path / "x.pt"))

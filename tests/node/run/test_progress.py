@@ -31,6 +31,11 @@ BARS = (
         (b" iteration       40/    5000 | consumed samples: 320 |\n", 40, 5000),
         (b'{"global_step": 7, "loss": 1.5}\n', 7, None),
         (b"\rTrain:  38%|# | 3/8 [00:06<00:09]\n{'global_step/max_steps': '3/8'}\n", 3, 8),
+        (b"Epoch: [1]  [ 30/90]  eta: 0:05:11  loss: 1.4 (1.5)\n", 120, None),
+        (b"Epoch(train) [1][30/90]  eta: 0:05:11  loss: 1.4\n", 30, None),
+        (b"Train: [1/10][30/90]\teta 0:12:34\tloss 6.9 (6.9)\n", 120, 900),
+        (b"Epoch [1/10], Step [30/90], Loss: 2.3\nEpoch [2/10], Step [1/90]", 181, 900),
+        (b"epoch 2, step 30/90\n", 30, 90),
         (b"epoch 2 step 30 of 90: loss 1\nTraceback (most recent call last):\n", 30, 90),
         (BARS, 380, 1000),
         (b"step=100\n\r 10%|#         | 100/1000 [00:10<00:16]", 100, 1000),
@@ -67,6 +72,8 @@ def test_the_last_step_that_was_printed(text: bytes, step: int, total: int | Non
         (b" iteration  40/ 5000 | lm loss: 1.034E+01 | loss scale: 1.0 |\n", 10.34, None),
         (b'{"global_step": 7, "loss": 1.5}\n', 1.5, None),
         (b"loss 3.5 tok/s\n", 3.5, 3.5),
+        (b"loss: 10.1 | dt: 123.45ms | tok/sec: 12,345 | mfu: 0.1\n", 10.1, 12345),
+        (b"iter 10 step 5 | loss train: 4.012, val: 3.0 |\n", 4.012, None),
         (b"Step 4/50 | Loss: 2.9\nStep 5/50 | Loss: nan\n", None, None),
         (b"saving lossless_3.bin, no loss at all, val_loss=3, total_loss/x 4\n", None, None),
     ],
@@ -103,7 +110,9 @@ def test_no_line_is_too_strange(text: str) -> None:
     assert not invalid(Step, found)
 
 
-@pytest.mark.parametrize("part", [b"1,234", b"loss ", b"loss:'", b"tps ", b"1.", b"tokens_per_s"])
+@pytest.mark.parametrize(
+    "part", [b"1,234", b"loss ", b"loss:'", b"tps ", b"1.", b"tokens_per_s", b"epoch [1]"]
+)
 def test_lines_made_to_be_slow_are_not(part: bytes) -> None:
     began = time.process_time()
     progress_in(part * ((64 << 10) // len(part)))

@@ -329,6 +329,7 @@ def test_a_checkpoint_that_rank_0_saved_before_other_nodes_began_is_not_older() 
         ({"step": 9}, {"step": 10}),
         ({"step": 900, "epoch": 2}, {"step": 17, "epoch": 3}),
         ({"step": None, "epoch": 2}, {"step": None, "epoch": 10}),
+        ({"step": 20, "epoch": 21}, {"step": None, "epoch": 25}),
         ({"step": None, "date": 20241231000000}, {"step": None, "date": 20250102000000}),
         ({"step": None, "time": 2.0}, {"step": 5, "time": 1.0}),
         ({"step": None, "time": 1.0}, {"step": None, "time": 2.0}),

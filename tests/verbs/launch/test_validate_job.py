@@ -186,6 +186,17 @@ def test_a_program_that_starts_ranks_of_one_node_is_refused(tmp_path: Path) -> N
     assert noticed(one, tmp_path, force=False) == []
 
 
+def test_what_a_program_does_in_each_rank_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("a('--local_rank')\nset_device(args.local_rank)\n")
+    given = cluster(command=("train.py", "--rank", "0"))
+    flag, rank = noticed(given, tmp_path, force=False)
+    assert flag.text.startswith("train.py:1: it takes --local-rank, which torchrun does not give")
+    assert rank.text.startswith("command: train.py gets --rank 0 on every node")
+    (tmp_path / "train.py").write_text("import submitit\nexecutor.submit(f)\n")
+    with pytest.raises(UsageError, match=r"train.py:2: it submits a job to Slurm"):
+        noticed(given, tmp_path, force=False)
+
+
 def test_a_program_that_meets_at_localhost_is_noticed_with_its_line(tmp_path: Path) -> None:
     text = 'import torch.distributed as d\nd.init_process_group("gloo", "tcp://127.0.0.1:29500")\n'
     (tmp_path / "train.py").write_text(text)

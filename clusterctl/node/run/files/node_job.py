@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, TypedDict
+from typing import Any, Dict, Iterable, List, Optional, TypedDict
 
-PLACEHOLDER = "{checkpoint}"
-"""In a command, where the path of a checkpoint goes."""
+PLACEHOLDER, STEP_PLACEHOLDER = "{checkpoint}", "{checkpoint_step}"
+"""In a command, where the path of a checkpoint goes, and its step."""
 
 
 class StopRequest(TypedDict):
@@ -258,13 +258,24 @@ def run_attempt(job: NodeJob) -> int:
     return job.get("attempt", 1) if may_restart(job) else 0
 
 
+def has_checkpoint(words: Iterable[str]) -> bool:
+    """Tell whether a command has a place for a checkpoint."""
+    return any(PLACEHOLDER in word or STEP_PLACEHOLDER in word for word in words)
+
+
+def from_checkpoint(words: Iterable[str], path: str, step: Optional[int]) -> List[str]:
+    """Return a command with the checkpoint in its places; without a step, that place stays."""
+    number = STEP_PLACEHOLDER if step is None else str(step)
+    return [word.replace(STEP_PLACEHOLDER, number).replace(PLACEHOLDER, path) for word in words]
+
+
 def next_job(job: NodeJob, again: NextAttempt, *, began: float, link_port: int) -> NodeJob:
     """Return the job of the next attempt; its command is made of words that the plan sent."""
     restart = job.get("restart")
     planned = job.get("planned_argv") or job["argv"]
     argv, checkpoint = planned, again["checkpoint"]
     if checkpoint is not None and restart and restart["resumed_argv"]:
-        argv = [word.replace(PLACEHOLDER, checkpoint) for word in restart["resumed_argv"]]
+        argv = from_checkpoint(restart["resumed_argv"], checkpoint, again["step"])
     link: PeerLinkAddress = {**job["link"], "port": link_port or job["link"]["port"]}
     return {
         **job,

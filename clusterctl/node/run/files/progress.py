@@ -21,24 +21,33 @@ if TYPE_CHECKING:
 END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
 STEP = re.compile(
-    r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter)[\"']?[ \t]{0,9}[:=#]?[ \t]{0,9}"
-    r"[\"']?(\d{1,12})"
+    r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter(?:\(train\))?)[\"']?"
+    r"[ \t]{0,9}[:=#]?[ \t]{0,9}(?:[\"']|\[[ \t]{0,9})?(\d{1,12})"
     r"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?![\w%]|[.,]\d)",
     re.IGNORECASE,
 )
 """`Step 12/1502 | Loss`, `"global_step": 12`, `iteration 12/ 1502`, `'step/max_steps': '1/8'`."""
+IN_EPOCH = re.compile(
+    r"(?<![a-z_])(?<!val )(?<!validation )(?<!eval )(?<!test )(?:epoch|train)(?P<one>\(train\))?"
+    r"[ \t]{0,4}:?[ \t]{0,4}\[?[ \t]{0,4}(?P<epoch>\d{1,9})(?:/(?P<epochs>\d{1,9}))?[],:| \t]"
+    r"[,:| \t]{0,8}(?P<word>(?:step|iter|iteration|batch)[: \t]{0,4})?\[?[ \t]{0,9}"
+    r"(?P<step>\d{1,12})[ \t]{0,4}/[ \t]{0,4}(?P<total>\d{1,12})(?![\w%]|[.,]\d)",
+    re.IGNORECASE,
+)
+"""`Epoch: [0]  [ 20/391]  eta`, `Train: 3 [ 50/5004 (  1%)]`, `Epoch(train) [1][10/196]`,
+`| epoch   1 |   200/ 2983 batches`, `Epoch [3/10], Step [100/600]`."""
 _BAR = re.compile(r"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,500}\|[ \t](\d{1,12})/(\d{1,12}) \[")
 """A bar of tqdm without a title, as the Trainer of transformers has one for its steps."""
 _NUMBER = r"(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)"
 _LOSS = re.compile(
-    r"(?<![a-z_/.])(?<!eval )(?<!val )(?<!validation )(?:train[_/ ])?loss[\"']?"
+    r"(?<![a-z_/.])(?<!eval )(?<!val )(?<!validation )(?:train[_/ ])?loss(?: train)?[\"']?"
     r"[ \t]{0,9}[:= ][ \t]{0,9}[\"']?(?:(?:nan|inf)\b|" + _NUMBER + ")"
 )
 """`Loss: 2.31`, `'loss': 2.31`, `train_loss=2.31`, `lm loss: 1.2E+01`; not of an evaluation."""
 _TOKENS = re.compile(
     r"(?<![\w.,])(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
     r" ?(?:tok|tokens)/s(?:ec)?(?!\w)"
-    r"|(?<![a-z])(?:tps|tokens_per_s(?:ec|econd)?(?:_per_gpu)?|tokens/train_per_sec_per_gpu)[\"']?"
+    r"|(?<![a-z])(?:tps|tok(?:ens)?/s(?:ec)?|tokens_per_s(?:ec|econd)?(?:_per_gpu)?|tokens/train_per_sec_per_gpu)[\"']?"
     r"[ \t]{0,9}[:=][ \t]{0,9}[\"']?(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
 )
 """`1812 tok/s`, `tps: 1,234`, `'tokens_per_second_per_gpu': 1234.5`: of the run or of a GPU."""
@@ -66,7 +75,11 @@ def run_progress(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Pro
 def progress_in(printed: bytes) -> Optional[Progress]:
     """Return what some lines tell last; None: nothing."""
     text = printed.decode("ascii", "replace")
-    words = [numbers_of(found) for found in STEP.finditer(text)]
+    by_end = {found.end(): numbers_of(found) for found in STEP.finditer(text)}
+    by_end.update(
+        (found.end(), _of_all_epochs(found)) for found in IN_EPOCH.finditer(text) if tells(found)
+    )
+    words = [by_end[end] for end in sorted(by_end)]
     # The steps' bar is the longest one: an evaluation has a bar of its own.
     bars = [(int(step), int(total)) for step, total in _BAR.findall(text) if int(total)]
     longest = max((total for _, total in bars), default=0)
@@ -126,6 +139,20 @@ def _number(text: str) -> Optional[float]:
         if math.isfinite(number) and 0 <= number < 1 << 53:
             return number
     return None
+
+
+def tells(found: Match[str]) -> bool:
+    """Tell whether IN_EPOCH found steps of an epoch: `epoch 2, step 30/90` may count all steps."""
+    return bool(found["epochs"] or not found["word"]) and int(found["step"]) <= int(found["total"])
+
+
+def _of_all_epochs(found: Match[str]) -> Tuple[int, Optional[int]]:
+    """Return the step and the total as a count that no new epoch begins again."""
+    of_epoch = int(found["total"])
+    before = max(0, int(found["epoch"]) - bool(found["one"]))
+    total = int(found["epochs"] or 0) * of_epoch
+    step = before * of_epoch + int(found["step"])
+    return step, total if total >= step and total else None
 
 
 def numbers_of(found: Match[str]) -> Tuple[int, Optional[int]]:

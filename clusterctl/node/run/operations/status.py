@@ -278,12 +278,21 @@ def _usual_gap(moments: List[float]) -> Optional[float]:
 def _earlier_lines(
     times: List[Tuple[float, int]], begin: int, end: bytes, now: float
 ) -> Optional[Dict[str, Any]]:
-    """Return the lines that were the end some time ago, and how long ago; None: unknown."""
+    """Return the lines that were the end some time ago, and how long ago; None: unknown.
+
+    What was printed before the first step counts only if no later line tells a step.
+    """
+    from clusterctl.node.run.files.progress import progress_in  # noqa: PLC0415  (`tail` needs none)
+
+    found = None
     for moment, size in times[:-1]:
         lines = _told_lines(end[: max(0, size - begin)])
         if lines and (begin == 0 or size - begin > LINE_CHARACTERS):  # not one that is cut off
-            return {"lines": lines, "age_s": round(max(0.0, now - moment), 1)}
-    return None
+            one = {"lines": lines, "age_s": round(max(0.0, now - moment), 1)}
+            if "step" in (progress_in("\n".join(lines).encode()) or {}):
+                return one
+            found = found or one
+    return found
 
 
 def is_alive(saved: Dict[str, Any]) -> bool:
