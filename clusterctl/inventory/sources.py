@@ -25,9 +25,9 @@ from clusterctl.inventory.problems import Problems
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 
 SLURM = "slurm"
-_HOST_LINE = re.compile(r"^\s*Host[ \t=]+(\S.*)$", re.MULTILINE | re.IGNORECASE)
+_HOST_LINE = re.compile(r"^[ \t]*Host[ \t=]+(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _HOST_NAME = re.compile(
-    r"^\s*(?:HostName|ProxyJump|IdentityFile|User)[ \t=]", re.MULTILINE | re.IGNORECASE
+    r"^[ \t]*(?:HostName|ProxyJump|IdentityFile|User)[ \t=]", re.MULTILINE | re.IGNORECASE
 )
 _SHOWN_HOSTS = 8
 

@@ -28,7 +28,9 @@ MOST_LINES = 400
 _FIRST_LINES = 2
 """Of a report: its exception, and the upper edge of its box."""
 
-_BARRIER = re.compile(rb"(?P<prefix>[EWI]\d{4} .*?\] )?.*\bError waiting on exit barrier\. Elapsed")
+_BARRIER = re.compile(
+    rb"(?P<prefix>[EWI]\d{4} [^\]]*\] )?.*\bError waiting on exit barrier\. Elapsed"
+)
 _STORE = re.compile(rb"\[W\d{4} \S+ TCPStore\.cpp:\d+\] \[c10d\] \w+ failed on SocketImpl")
 """A lost store, as torch 2.13 prints it before the page about the barrier, with its own frames."""
 _NAMELESS = re.compile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -34,6 +35,16 @@ def test_a_node_of_which_nothing_could_be_read_is_all_unknown() -> None:
     assert facts.rsync is None
     assert facts.boot_id is None
     assert facts.paths == (PathFacts(path="/data", problem="not asked"),)
+
+
+def test_empty_lines_without_end_cost_no_time() -> None:
+    asked, data = read_arguments(FactRequest()), b"\n" * 40_000
+    keys = [f"file:{path}" for path in asked["files"]]
+    keys += [f"command:{one['key']}" for one in asked["commands"]]
+    endless = Answers(by_key=dict.fromkeys(keys, Answer(state="ok", data=data, exit_code=0)))
+    began = time.process_time()
+    parse_facts("a", endless, FactRequest(), clock=None)
+    assert time.process_time() - began < 3  # two parsers took 8 s
 
 
 def test_no_tool_is_no_accelerator_but_a_tool_that_fails_is_unknown() -> None:

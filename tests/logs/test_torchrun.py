@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import time
 
 import pytest
 from hypothesis import given
@@ -224,3 +225,10 @@ def test_peers_without_a_name_are_one_line_a_log(rank: int | None) -> None:
     for entry in entries(["a", forms[0], "b", *forms, f"my {forms[0]}"], rank):
         sink.add(entry, now=0.0)
     assert shown(sink.flush()) == ["a", NAMELESS.decode(), "b", f"my {forms[0]}"]
+
+
+def test_a_line_made_to_be_slow_is_not() -> None:
+    began = time.process_time()
+    for entry in entries(["E0000 " + "] " * 50_000]):
+        TorchrunNoise().take(entry, now=0.0)
+    assert time.process_time() - began < 2  # it took 30 s

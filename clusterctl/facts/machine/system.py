@@ -93,7 +93,7 @@ def parse_logind(answers: Answers, name: str, *, default: bool) -> bool | None:
     # The main file shows the distribution's own default as a comment: RHEL's of RemoveIPC is no.
     decided = default and not re.search(rf"^#\s*{name}\s*=\s*no\b", main or "", re.MULTILINE)
     for text in (main or "", *(parts[name].text for name in sorted(parts))):
-        for found in re.finditer(rf"^\s*{name}\s*=\s*(\w+)", text, re.MULTILINE):
+        for found in re.finditer(rf"^[ \t]*{name}\s*=\s*(\w+)", text, re.MULTILINE):
             decided = found[1].lower() in {"yes", "y", "true", "t", "on", "1"}
     return decided
 

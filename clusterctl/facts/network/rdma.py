@@ -33,7 +33,7 @@ _PORT = re.compile(r"\d{1,5}")
 _NAMED = re.compile(r"\d+: ?(\w+)")
 _RATE = re.compile(r"(\d{1,9})(?:\.\d+)? Gb/sec")
 _MTU = re.compile(
-    r"^hca_id:\s*(\S+)|^\s+port:\s*(\d{1,5})$|^\s+active_mtu:\s*(\d{1,5})\b", re.MULTILINE
+    r"^hca_id:\s*(\S+)|^[ \t]+port:\s*(\d{1,5})$|^[ \t]+active_mtu:\s*(\d{1,5})\b", re.MULTILINE
 )
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,8}")
 
