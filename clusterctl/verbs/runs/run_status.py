@@ -176,7 +176,7 @@ class RunStatus:
         return JobProgress(**plain(step)) if step != Step() else None
 
     def _time_left(self, found: JobProgress, last: LastPrinted) -> float | None:
-        """Return the seconds to the last step; None: not known, or it does not go on now."""
+        """Return the seconds to the last step; None: not known, or the run rests now."""
         if found.eta_s is None or not self.live or self.waits or self.again or self.hung:
             return None
         # A step, or the usual time between two lines, may have passed since; no more, if it rests.
