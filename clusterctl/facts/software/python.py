@@ -128,7 +128,9 @@ def parse_python(answers: Answers) -> Python:
     words, _ = _split(answer)
     if not answer.good or len(words) < _FIRST_PACKAGE or len(words) % 2 != _FIRST_PACKAGE % 2:
         if answer.state == "absent":
-            return Python(asked=asked, container=container, problem="there is no such program")
+            half = answer.words if answer.words.startswith("it needs ") else ""
+            problem = half or "there is no such program"
+            return Python(asked=asked, container=container, problem=problem)
         return Python(
             asked=asked, container=container, found=answer.state == "ok", problem=_why(answer)
         )

@@ -65,9 +65,9 @@ class Child:
         self.exit_code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         self.state = "ok"
         if self.stderr.startswith(_EXEC_FAILED):
-            number = int(self.stderr[len(_EXEC_FAILED) :])
-            self.state = "absent" if number == 2 else "error"  # noqa: PLR2004  (ENOENT)
-            self.stderr = os.strerror(number).encode()
+            digits, _, why = self.stderr[len(_EXEC_FAILED) :].partition(b" ")
+            self.state = "absent" if int(digits) == 2 else "error"  # noqa: PLR2004  (ENOENT)
+            self.stderr = why or os.strerror(int(digits)).encode()
         return True
 
     def abandon(self, state: str) -> None:
@@ -118,9 +118,19 @@ def run_program(
             given = dict(os.environb) if environment is None else environment()
             os.execvpe(argv[0], list(argv), given)  # noqa: S606
         except OSError as error:
-            os.write(2, _EXEC_FAILED + str(error.errno).encode())
+            half = _half_there(argv[0]) if error.errno == 2 else b""  # noqa: PLR2004  (ENOENT)
+            os.write(2, _EXEC_FAILED + str(error.errno).encode() + half)
 
     return _fork(key, body, limit_s)
+
+
+def _half_there(program: str) -> bytes:
+    """Return what a program lacks that is there itself, such as the Python that made its venv."""
+    if not os.path.lexists(program):
+        return b""
+    real = os.path.realpath(program)
+    missing = "the interpreter or loader that it names" if os.path.exists(real) else real
+    return os.fsencode(" it needs %s, which is not there" % missing)
 
 
 def output_of(argv: Sequence[str], limit_s: float) -> Optional[str]:

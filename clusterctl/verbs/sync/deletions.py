@@ -125,6 +125,7 @@ def _refused(
     if one.origin is not None and one.origin != here:
         there = "" if one.origin.host == here.host else f" on {shlex.quote(one.origin.host)}"
         alternatives.append(f"cd {shlex.quote(one.origin.folder)}{there}")
+        alternatives.append("--workdir DIR for another folder on the nodes")
     elif one.origin is None:
         alternatives.append("cd to the folder of the code")
     if options.launching:

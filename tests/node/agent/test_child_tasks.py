@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,17 @@ def test_a_program_gives_its_output_its_words_and_its_code() -> None:
 
     assert (child.state, child.exit_code) == ("ok", 3)
     assert (child.output, child.stderr) == (b"out\n", b"words\n")
+
+
+def test_a_program_without_what_it_needs_is_absent_and_tells_that(tmp_path: Path) -> None:
+    link, script = tmp_path / "python", tmp_path / "x.sh"
+    link.symlink_to(tmp_path / "gone")
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    ended = [gathered(run_program("x", [str(path)], 5)) for path in (link, script)]
+    assert {one.state for one in ended} == {"absent"}
+    assert ended[0].stderr == f"it needs {tmp_path / 'gone'}, which is not there".encode()
+    assert ended[1].stderr.startswith(b"it needs the interpreter or loader that it names")
 
 
 def test_a_program_that_is_not_there_is_absent() -> None:

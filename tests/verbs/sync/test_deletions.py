@@ -53,7 +53,7 @@ def test_an_origin_that_cannot_be_is_none(origin: object) -> None:
 def test_a_folder_in_a_command_to_type_is_quoted() -> None:
     there = {"host": "other", "folder": "/home/me/$(id) x"}
     said = refused(plan("a", placed=1, **{"from": there}))
-    assert "cd '/home/me/$(id) x' on other, or --delete" in said
+    assert "cd '/home/me/$(id) x' on other, or --workdir" in said
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,15 @@ def test_the_refusal_says_what_goes_where_it_came_from_and_every_way_out() -> No
     one = plan("a", "b", "c", "d", placed=5, **{"from": ELSEWHERE})
     assert refused(one) == (
         "this folder lacks 4 of 5 files that were synced from other:/there (n): a, b, c, …\n"
-        "cd /there on other, or --delete to delete them on the nodes"
-    )
-    assert refused(one, launching=True).endswith(
-        "cd /there on other, or --no-sync to run what is there,"
+        "cd /there on other, or --workdir DIR for another folder on the nodes,"
         " or --delete to delete them on the nodes"
     )
-    assert "cd /there, or --delete" in refused(one, here=SyncOrigin(host="other", folder="/x"))
+    assert refused(one, launching=True).endswith(
+        "cd /there on other, or --workdir DIR for another folder on the nodes,"
+        " or --no-sync to run what is there,"
+        " or --delete to delete them on the nodes"
+    )
+    assert "cd /there, or --workdir" in refused(one, here=SyncOrigin(host="other", folder="/x"))
 
 
 def test_a_file_that_the_command_needs_is_named_first() -> None:

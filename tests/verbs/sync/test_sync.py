@@ -594,7 +594,8 @@ def test_a_folder_without_the_code_deletes_nothing(
         " (n): pkg/a.py, run.sh, train.py"
     )
     assert refused.value.hint == (
-        f"cd {source}, or --no-sync to run what is there, or --delete to delete them on the nodes"
+        f"cd {source}, or --workdir DIR for another folder on the nodes,"
+        " or --no-sync to run what is there, or --delete to delete them on the nodes"
     )
     assert files(work) == before
     assert mirrored(source, work).nodes[0].state == "unchanged"
