@@ -144,6 +144,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.soak  # below, a supervisor is killed, and the other one removes its own
 def test_a_stop_removes_containers_that_ignore_it(docker: Docker, contained: Project) -> None:
     (contained.folder / "stubborn.py").write_text(STUBBORN)
     assert contained.run("launch", "--detach", "--", "stubborn.py").returncode == 0
@@ -156,7 +157,7 @@ def test_a_stop_removes_containers_that_ignore_it(docker: Docker, contained: Pro
 @pytest.mark.parametrize(
     "guard",
     [
-        pytest.param(False, id="supervisor", marks=pytest.mark.soak),
+        pytest.param(False, id="supervisor"),
         pytest.param(True, id="with its guard", marks=pytest.mark.soak),
     ],
 )
@@ -174,6 +175,7 @@ def test_what_a_killed_supervisor_leaves_is_removed(
     if guard:
         assert contained.run("stop", "--grace", "0").returncode == 0
     wait_for_containers(docker, 0)
+    assert contained.run("stop").returncode == 0, "it was verified"
 
 
 def test_an_image_that_a_node_lacks_is_named_before_anything_starts(
