@@ -113,6 +113,10 @@ _REMEDIES: dict[str, str] = {
         "restart the container: `systemctl daemon-reload` on its machine takes its GPUs away;"
         " without a container, a device cgroup denies them, as to a Slurm job without --gpus"
     ),
+    "nccl-on-cpu": (
+        "NCCL needs a GPU for each rank: on CPUs let the program use gloo; if the node has GPUs,"
+        " clusterctl check --only accelerator,python"
+    ),
     "no-gpu": (
         "clusterctl check --only accelerator,python: it asks each node's driver and torch; a"
         " container may have lost its GPUs to `systemctl daemon-reload`: restart it"
@@ -131,6 +135,16 @@ _REMEDIES: dict[str, str] = {
 }
 """Kind of cause → what to do."""
 
+_NO_MODULE = re.compile(r"\bNo module named '([\w.]{1,200})'")
+_REMOVED = frozenset({
+    "asynchat", "asyncore", "distutils", "imp", "smtpd",
+    "aifc", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "lib2to3", "mailcap", "nntplib",
+    "pipes", "sndhdr", "telnetlib", "uu", "xdrlib",
+})  # fmt: skip
+"""Modules that Python 3.12 and 3.13 no longer have."""
+_OLDER_PYTHON = (
+    "Python no longer has that module since 3.12 or 3.13: name an older interpreter as `python:`"
+)
 _MISSING = re.compile(r"\bNo such file or directory: (['\"])([^'\"].*?)\1")
 """A FileNotFoundError about a path."""
 _IGNORED = (
@@ -166,6 +180,11 @@ def remedy_for(lines: Sequence[str]) -> str:
     """Return the remedy for a known error; empty for an unknown one."""
     cause = cause_of(lines)
     remedy = _REMEDIES.get(cause.kind, "")
+    if cause.kind == "no-module" and (module := _NO_MODULE.search(cause.line)):
+        if module[1].partition(".")[0] in _REMOVED:
+            return _OLDER_PYTHON
+        # Without the package itself, Python names only that.
+        remedy = _REMEDIES["import-name"] if "." in module[1] else remedy
     missing = _MISSING.search(cause.line) if remedy == _COPY else None
     if missing is None:
         return remedy

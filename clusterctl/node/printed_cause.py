@@ -68,7 +68,7 @@ CAUSES: Tuple[Tuple[str, str], ...] = (
         ),
     ),
     ("quota", r"\bdisk quota exceeded\b"),
-    ("no-torch", r"\bno module named '?torch\b(?!_)"),
+    ("no-torch", r"\bno module named '?torch\b(?![_.])"),
     # An ImportError, too.
     ("noexec", r"\bfailed to map segment from shared object\b"),
     ("undefined-symbol", r"\bundefined symbol\b"),
@@ -137,6 +137,7 @@ CAUSES: Tuple[Tuple[str, str], ...] = (
     ),
     ("driver-mismatch", r"\bdriver/library version mismatch\b"),
     ("nvml", r"\bfailed to initialize nvml: unknown error\b|\bnvmlerror_unknown\b"),
+    ("nccl-on-cpu", r"\bprocessgroupnccl is only supported with gpus\b"),
     ("no-gpu", r"\bno cuda-capable device is detected\b|\bno cuda gpus are available\b"),
     ("fabric", r"\bcuda error:? 802\b|\berror 802: system not yet initialized\b"),
     ("processes", r"\bresource temporarily unavailable\b|\bcan't start new thread\b"),

@@ -278,6 +278,10 @@ LISTEN = "RuntimeError: The server socket has failed to listen on any local netw
         ("/usr/bin/python3: No module named torch", "defaults: {python:"),
         ("ModuleNotFoundError: No module named 'torch'", "defaults: {python:"),
         ("ModuleNotFoundError: No module named 'torch_geometric'", "install it"),
+        ("ModuleNotFoundError: No module named 'timm.models.registry'", "another version"),
+        ("ModuleNotFoundError: No module named 'torch._six'", "another version"),
+        ("ModuleNotFoundError: No module named 'distutils'", "an older interpreter"),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "gloo"),
         (
             "RuntimeError: unable to write to file </torch_1_2>: No space left on device (28)",
             "/dev/shm",

@@ -20,6 +20,8 @@ STALL_SECONDS = 15.0
 """Seconds in which a folder that works shows something of itself."""
 PROGRESS_SECONDS = 0.5
 _MAX_CRASHES = 20
+DEPTH = 2
+"""How far below the folder of the job checkpoints are looked for if it has none itself."""
 
 
 def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Message:
@@ -91,7 +93,10 @@ def _work(args: Dict[str, Any], done: List[str], report: Report) -> None:
     for path in paths:
         if path not in done:
             report({"looking": path})
-            report({"candidate": inspect(path, args, origin, report, progress)})
+            found = inspect(path, args, origin, report, progress)
+            if which == "latest" and os.path.dirname(path) != os.path.normpath(folder):
+                found["name"] = os.path.relpath(path, folder)
+            report({"candidate": found})
 
 
 def _resolve(which: str, workdir: str, folder: str) -> str:
@@ -103,10 +108,11 @@ def _resolve(which: str, workdir: str, folder: str) -> str:
     raise OperationError("missing", "there is no %s" % " nor ".join(dict.fromkeys(places)))
 
 
-def _found_in(folder: str, progress: Progress) -> List[str]:
+def _found_in(folder: str, progress: Progress, depth: int = DEPTH) -> List[str]:
     """List what in a folder is a checkpoint or is named as one; the folder itself if it is one.
 
     What is named so and cannot be used is listed too: an older one must not be taken unnoticed.
+    Without any, those in folders below: each run of a program may have one, `exp2/weights`.
     """
     try:
         inside = sorted(name for name in os.listdir(folder) if not names.is_retired(name))
@@ -124,7 +130,13 @@ def _found_in(folder: str, progress: Progress) -> List[str]:
         for name in inside
         if _is_candidate(folder, name, kinds[name], beside_folders=bool(folders))
     ]
-    return [os.path.normpath(os.path.join(folder, name)) for name in found]
+    below: List[str] = []
+    for name in inside if depth and not found else ():
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path) and not name.startswith("."):
+            with contextlib.suppress(OperationError):
+                below += _found_in(path, progress, depth - 1)
+    return below or [os.path.normpath(os.path.join(folder, name)) for name in found]
 
 
 def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders: bool) -> bool:
@@ -136,6 +148,8 @@ def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders
     if kind is None and not os.path.isdir(path):
         special = os.path.lexists(path) and not os.path.isfile(path)
         return marked and special and name.endswith(TENSOR_SUFFIXES)
+    if kind is None and formats.holds_checkpoints(path):
+        return False
     return kind is not None or marked or names.is_unfinished(name)
 
 

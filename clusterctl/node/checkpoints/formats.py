@@ -80,10 +80,31 @@ def checkpoint_kind(path: str) -> Optional[str]:
         ("rank-files", lambda: any(_RANK_FILE.fullmatch(name) for name in names)),
         ("verl", lambda: read_name(own_name).any and bool(Shards(path).files)),
         ("trainer", lambda: TRAINER_STATE in names or (trainers_name and is_trainers(names))),
-        ("folder", lambda: read_name(own_name).any and bool(_own_files(names))),
+        ("folder", lambda: _is_own(own_name, names)),
         ("trainer", lambda: trainers_name),
     )
     return next((kind for kind, is_seen in signs if is_seen()), None)
+
+
+def _is_own(own_name: str, names: Iterable[str]) -> bool:
+    """Tell whether a folder of that name with these files is one checkpoint."""
+    marked = read_name(own_name).any
+    return marked and bool(_own_files(names)) and not _of_other_steps(own_name, names)
+
+
+def _of_other_steps(own_name: str, names: Iterable[str]) -> bool:
+    """Tell whether files name other steps or epochs than their folder: each is a checkpoint."""
+    own = read_name(own_name)
+    files = (read_name(name) for name in names if name.endswith(TENSOR_SUFFIXES))
+    return any(one.any and (one.step, one.epoch) != (own.step, own.epoch) for one in files)
+
+
+def holds_checkpoints(path: str) -> bool:
+    """Tell whether a folder is that of a run, with a file for each of its checkpoints."""
+    try:
+        return _of_other_steps(os.path.basename(path), os.listdir(path))
+    except OSError:
+        return False
 
 
 def _own_files(names: Iterable[str]) -> Set[str]:

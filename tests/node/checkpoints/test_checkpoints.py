@@ -180,6 +180,27 @@ def test_a_file_of_a_step_needs_those_of_all_ranks_that_older_steps_have(tmp_pat
     assert all(one["complete"] for one in ask(tmp_path) if one["step"] == 100)
 
 
+def test_checkpoints_of_a_programs_own_folders_are_found_below(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for folder, names in (
+        ("20261130-0123-resnet", ("checkpoint-1.pth.tar", "last.pth.tar")),  # timm
+        ("exp2/weights", ("last.pt",)),  # YOLO
+    ):
+        (out / folder).mkdir(parents=True)
+        for name in names:
+            torch_file(out / folder / name)
+    found = {one["name"]: one for one in ask(tmp_path, path="out")}
+    assert set(found) == {
+        "20261130-0123-resnet/checkpoint-1.pth.tar",
+        "20261130-0123-resnet/last.pth.tar",
+        "exp2/weights/last.pt",
+    }
+    last = found["exp2/weights/last.pt"]
+    assert (last["path"], last["complete"]) == (str(out / "exp2/weights/last.pt"), True)
+    torch_file(out / "step_5.pt")
+    assert [one["name"] for one in ask(tmp_path, path="out")] == ["step_5.pt"]
+
+
 def test_shards_of_two_numbers_of_ranks_are_of_two_saves(tmp_path: Path) -> None:
     path = verl(tmp_path / "global_step_10", range(4))
     torch_file(path / "actor" / "model_world_size_2_rank_0.pt")
