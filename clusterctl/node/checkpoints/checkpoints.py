@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import time
@@ -20,6 +21,8 @@ STALL_SECONDS = 15.0
 """Seconds in which a folder that works shows something of itself."""
 PROGRESS_SECONDS = 0.5
 _MAX_CRASHES = 20
+MOST, MOST_FILES = 1000, 100_000
+"""Candidates that are looked at, and files of them that are told: of more, the last written."""
 
 
 def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Message:
@@ -64,7 +67,9 @@ def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Mes
             continue
         break
     candidates = sorted(seen.values(), key=lambda one: one["time"], reverse=True)
-    return Message({**head, "candidates": candidates})
+    files = itertools.accumulate(len(one["files"]) for one in candidates)
+    told = [one for one, count in zip(candidates, files) if count <= MOST_FILES]
+    return Message({**head, "candidates": told or candidates[:1]})
 
 
 def _folder(args: Dict[str, Any]) -> str:
@@ -79,7 +84,7 @@ def _work(args: Dict[str, Any], done: List[str], report: Report) -> None:
     which = args.get("which") or "latest"
     try:
         if which == "latest":
-            paths = _found_in(folder, progress)
+            paths = _last_written(_found_in(folder, progress))
         else:
             paths = [_resolve(which, os.path.expanduser(args.get("workdir") or "."), folder)]
             folder = os.path.dirname(paths[0])
@@ -125,6 +130,16 @@ def _found_in(folder: str, progress: Progress) -> List[str]:
         if _is_candidate(folder, name, kinds[name], beside_folders=bool(folders))
     ]
     return [os.path.normpath(os.path.join(folder, name)) for name in found]
+
+
+def _last_written(paths: List[str]) -> List[str]:
+    def written(path: str) -> float:
+        try:
+            return os.lstat(path).st_mtime
+        except OSError:
+            return 0.0
+
+    return sorted(paths, key=written)[-MOST:] if len(paths) > MOST else paths
 
 
 def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders: bool) -> bool:
