@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import time
@@ -22,6 +23,8 @@ PROGRESS_SECONDS = 0.5
 _MAX_CRASHES = 20
 DEPTH = 2
 """How far below the folder of the job checkpoints are looked for if it has none itself."""
+MOST, MOST_FILES = 1000, 100_000
+"""Candidates that are looked at, and files of them that are told: of more, the last written."""
 
 
 def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Message:
@@ -66,7 +69,9 @@ def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Mes
             continue
         break
     candidates = sorted(seen.values(), key=lambda one: one["time"], reverse=True)
-    return Message({**head, "candidates": candidates})
+    files = itertools.accumulate(len(one["files"]) for one in candidates)
+    told = [one for one, count in zip(candidates, files) if count <= MOST_FILES]
+    return Message({**head, "candidates": told or candidates[:1]})
 
 
 def _folder(args: Dict[str, Any]) -> str:
@@ -81,7 +86,7 @@ def _work(args: Dict[str, Any], done: List[str], report: Report) -> None:
     which = args.get("which") or "latest"
     try:
         if which == "latest":
-            paths = _found_in(folder, progress)
+            paths = _last_written(_found_in(folder, progress))
         else:
             paths = [_resolve(which, os.path.expanduser(args.get("workdir") or "."), folder)]
             folder = os.path.dirname(paths[0])
@@ -137,6 +142,16 @@ def _found_in(folder: str, progress: Progress, depth: int = DEPTH) -> List[str]:
             with contextlib.suppress(OperationError):
                 below += _found_in(path, progress, depth - 1)
     return below or [os.path.normpath(os.path.join(folder, name)) for name in found]
+
+
+def _last_written(paths: List[str]) -> List[str]:
+    def written(path: str) -> float:
+        try:
+            return os.lstat(path).st_mtime
+        except OSError:
+            return 0.0
+
+    return sorted(paths, key=written)[-MOST:] if len(paths) > MOST else paths
 
 
 def _is_candidate(folder: str, name: str, kind: Optional[str], *, beside_folders: bool) -> bool:

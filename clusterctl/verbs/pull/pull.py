@@ -20,6 +20,7 @@ from clusterctl.verbs.pull.result import (
     local_names,
     make_folder,
     require_inside,
+    require_room,
 )
 from clusterctl.verbs.push.result import HERE, WantedPath, failure
 from clusterctl.verbs.push.transfer import Transfer
@@ -175,6 +176,7 @@ class _Pull:
         transfer.wanted = replace(transfer.wanted, targets={HERE: str(target)})
         try:
             require_inside(self.options.to, target)
+            require_room(self.options.to, target, transfer.source.facts.size or 0)
             manifest = copy.manifest or transfer.describe()
             size, files = transfer.totals
             much = f"{size_of(size)} in {counted(files, 'file')}"

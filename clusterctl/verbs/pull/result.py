@@ -1,13 +1,16 @@
 """What a pull was asked for, and what it brought from each node."""
 
+import glob
 import os
 import posixpath
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from clusterctl.checks.storage.run_paths import in_workdir, job_path
+from clusterctl.checks.wording import size_of
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.sync.source import PULLED
@@ -132,6 +135,17 @@ def require_inside(folder: Path, target: Path) -> None:
     """Refuse a target below the folder that a link leads out of it: a project may have links."""
     if not target.resolve().is_relative_to(folder.resolve()):
         _refuse_link(target)
+
+
+def require_room(folder: Path, target: Path, size: int) -> None:
+    """Refuse more than fits, before a node hashes all of it; what is there may be a part of it."""
+    partial = f".{glob.escape(target.name[:100])}.*"
+    there = target.rglob("*") if target.is_dir() else [target, *target.parent.glob(partial)]
+    kept = sum(one.lstat().st_blocks * 512 for one in there if one.is_file())
+    free = shutil.disk_usage(folder).free
+    if size > free + kept:
+        message = f"{target}: {size_of(size)} to write, {size_of(free)} free"
+        raise ClusterError(message, hint="put it elsewhere: --to DIR")
 
 
 def _refuse_link(path: Path) -> None:

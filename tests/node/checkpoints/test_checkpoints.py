@@ -317,3 +317,14 @@ def test_torch_distributed_checkpoint(tmp_path: Path) -> None:
     metadata = path / ".metadata"
     metadata.write_bytes(metadata.read_bytes()[:200])
     assert ".metadata" in judged(path)["why"]
+
+
+def test_of_endless_checkpoints_those_last_written_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (5, 1, 4, 2, 3):
+        os.utime(trainer(tmp_path / f"step-{step}"), (step, step))
+    monkeypatch.setattr(checkpoints_module, "MOST", 3)
+    assert sorted(one["name"] for one in ask(tmp_path)) == ["step-3", "step-4", "step-5"]
+    monkeypatch.setattr(checkpoints_module, "MOST_FILES", 1)
+    assert len(ask(tmp_path)) == 1

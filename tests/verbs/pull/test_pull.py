@@ -137,6 +137,15 @@ def test_no_link_in_the_project_leads_a_file_out_of_it(cluster: Cluster, tmp_pat
     assert list(home.iterdir()) == []
 
 
+def test_more_than_fits_is_refused_before_it_is_hashed(cluster: Cluster, tmp_path: Path) -> None:
+    os.truncate(tmp_path / "a" / "out" / "metrics.jsonl", 1 << 43)
+    (one,) = (
+        pulled(Cluster(name="t", nodes=cluster.nodes[:1]), tmp_path / "here", "out").paths[0].nodes
+    )
+    assert one.state == "failed"
+    assert "8.8 TB to write, " in one.words
+
+
 def test_links_out_of_the_tree_are_named_and_not_followed(cluster: Cluster, tmp_path: Path) -> None:
     to, out = tmp_path / "here", tmp_path / "a" / "out"
     (tmp_path / "elsewhere").mkdir()
