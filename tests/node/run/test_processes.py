@@ -44,6 +44,16 @@ def test_this_process_is_known() -> None:
     assert processes.alive(process.key)
 
 
+def test_one_that_began_later_has_another_key_whatever_its_number(
+    child: subprocess.Popen[bytes],
+) -> None:
+    own, later = processes.read(os.getpid()), processes.read(child.pid)
+    assert own is not None
+    assert later is not None
+    assert later.start > own.start
+    assert not processes.alive((child.pid, own.start))
+
+
 def test_the_command_of_a_process_is_what_was_typed(child: subprocess.Popen[bytes]) -> None:
     assert processes.command_of(child.pid) == " ".join(SLEEP)
 
