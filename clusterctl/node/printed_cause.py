@@ -41,6 +41,7 @@ CAUSES: Tuple[Tuple[str, str], ...] = (
         (
             r"\bconnect to 'https://huggingface\b|\bhuggingface\.co'.*\bmax retries exceeded\b"
             r"|\blocalentrynotfounderror\b|\bofflinemodeisenabled\b|\b429 client error\b"
+            r"|\burlerror: <urlopen error\b|\bhttpsconnectionpool\(.*\bmax retries exceeded\b"
         ),
     ),
     (

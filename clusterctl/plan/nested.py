@@ -42,6 +42,7 @@ _RAY_DRIVERS = frozenset(
     }
 )  # fmt: skip
 """Modules that run once and ask Ray for workers on all nodes."""
+_TERMINALS = frozenset({"screen", "tmux"})
 _ACCELERATE_ENV = {
     "--mixed-precision": "ACCELERATE_MIXED_PRECISION",
     "--gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
@@ -89,7 +90,7 @@ class Typed:
         """Add a call, and what its launchers start in turn."""
         self.env |= {name: value for name, value in call.env if name not in OURS}
         self.around += [words for words in call.around if words[:1] != ("nohup",)]
-        self.detach |= any(words[0] in {"nohup", "tmux", "screen"} for words in call.around)
+        self.detach |= any(words[0] in {"nohup", *_TERMINALS} for words in call.around)
         start = start_of(call.words)
         if start is None:
             self.program = _plain(call.words)
@@ -228,7 +229,7 @@ def _place_of(words: tuple[str, ...]) -> str:
         return "`wrap:` under `job:` in the inventory starts the container"
     if name in {"uv", "poetry", "pdm", "pipenv", "rye", "pixi", "conda", "mamba", "micromamba"}:
         return "`python:` in the inventory names the environment's interpreter"
-    if name in {"tmux", "screen", "setsid"}:
+    if name in {*_TERMINALS, "setsid"}:
         return "--detach leaves the run alone"
     return "`wrap:` under `job:` in the inventory starts it around each rank"
 
@@ -295,10 +296,15 @@ def require_no_launcher(cluster: Cluster) -> None:
 
 
 def _require_program(command: tuple[str, ...], where: str, cluster: Cluster) -> None:
-    """Raise UsageError for a variable or `env` in front, where the program would be looked for."""
+    """Raise UsageError for what is in front, such as a variable, and is no program of the job."""
     calls = calls_of_words(command)
     script = calls[0].words[0] if calls and calls[0].words else ""
-    if command and re.match(r"[A-Za-z_]\w*=", command[0]):
+    terminals = [
+        words[0] for words in (calls[0].around if script else ()) if words[0] in _TERMINALS
+    ]
+    if terminals:
+        found = f"{terminals[0]}, which needs a terminal or leaves the program behind"
+    elif command and re.match(r"[A-Za-z_]\w*=", command[0]):
         found = f"the variable {command[0]}"
     elif command[:1] == ("env",) and script.endswith(".py") and "/" not in script:
         found = f"the script {script} behind env, which runs programs only"

@@ -28,6 +28,7 @@ from clusterctl.verbs.checkpoints.query import LATEST, ChosenCheckpoint
 from clusterctl.verbs.checkpoints.stored import is_url, stored_checkpoint
 from clusterctl.verbs.events import Emit, Event, Notice
 from clusterctl.verbs.launch.options import LaunchOptions
+from clusterctl.verbs.launch.script_text import script_text
 from clusterctl.verbs.launch.validate_job import require_job, require_variables
 from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.recorded_job import completed
@@ -258,14 +259,7 @@ def _template(job: Job, checkpoint: str, source: Path) -> tuple[str, ...]:
 
 def _own_args(command: tuple[str, ...], source: Path) -> tuple[str, ...]:
     """Return how the job's script lets it resume, by the flags that it adds; empty: not known."""
-    modules = (
-        (f"{command[1].replace('.', '/')}.py",) if command[:1] == ("-m",) and command[1:] else ()
-    )
-    script = next(iter((*modules, *(word for word in command if word.endswith(".py")))), "")
-    try:
-        text = (source / script).read_text(errors="replace")
-    except (OSError, ValueError):
-        return ()
+    text = script_text(command, source)
     found = re.findall(r"""add_argument\(\s*["'](--[\w-]*resume[\w-]*)["']([^)]*)""", text)
     if not found:
         return ()

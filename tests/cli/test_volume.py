@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +45,12 @@ def test_a_verbose_check_lists_what_was_skipped_and_why(project: Project) -> Non
     assert "skip " not in project.run("check").stdout
 
 
-def test_a_flag_of_ours_after_the_dashes_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flag_of_ours_after_the_dashes_is_warned_about(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("parser.add_argument('--nodes')\n")
+    warn_of_flags(["own.py", "--nodes=2"])
     warn_of_flags(["train.py", "--name", "x", "--gpus", "2"])
     warn_of_flags(["torchrun", "--master-port", "29500", "train.py"])
     assert caplog.messages == []

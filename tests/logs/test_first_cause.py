@@ -281,6 +281,10 @@ LISTEN = "RuntimeError: The server socket has failed to listen on any local netw
         ("ModuleNotFoundError: No module named 'timm.models.registry'", "another version"),
         ("ModuleNotFoundError: No module named 'torch._six'", "another version"),
         ("ModuleNotFoundError: No module named 'distutils'", "an older interpreter"),
+        (
+            "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name r>",
+            "download it once",
+        ),
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "gloo"),
         (
             "RuntimeError: unable to write to file </torch_1_2>: No space left on device (28)",

@@ -163,6 +163,19 @@ def test_a_driver_of_ray_is_refused_as_the_program_of_each_rank(module: str) -> 
     require_no_launcher(effective(LAB, options.overrides))
 
 
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("screen -L -Logfile f -S s bash x.sh", "bash x.sh"),
+        ("tmux new -d -s x 'python x.py --a'", "x.py --a"),
+    ],
+)
+def test_a_terminal_around_the_program_is_refused(command: str, wanted: str) -> None:
+    error = refused(command)
+    assert "which needs a terminal or leaves the program behind" in str(error)
+    assert error.hint == f"clusterctl launch --detach -- {wanted}"
+
+
 def test_ms_swift_is_given_the_number_of_gpus_of_a_node() -> None:
     eight = LAB.with_nodes((node(0, gpus=8), node(1, gpus=8)))
     assert "--env NPROC_PER_NODE=8 -- swift sft" in (refused("swift sft --m", eight).hint or "")

@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser)
     parser.epilog = (
-        "A command after -- replaces the job's; {checkpoint} in it is the checkpoint's path.\n"
-        "Without {checkpoint} in it, job.resume_args are added to it."
+        "A command after -- replaces the job's; {checkpoint} in it is the checkpoint's path,\n"
+        "{checkpoint_step} its step. Without one of them, job.resume_args are added to it."
     )
 
 

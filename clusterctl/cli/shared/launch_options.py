@@ -2,9 +2,11 @@
 
 import argparse
 import logging
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from clusterctl.api.flags import LaunchFlags
@@ -80,6 +82,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def warn_of_flags(command: Sequence[str]) -> None:
     """Warn about clusterctl's flags and a shell's words after `--`: they go to the job."""
     found = [word for word in command if word.partition("=")[0] in OURS_ALONE]
+    if found:  # what the script itself names is its own
+        from clusterctl.verbs.launch.script_text import script_text  # noqa: PLC0415  (rarely needed)
+
+        text = script_text(command, Path.cwd())
+        named = set(re.findall(r"""["'](--[\w-]+)["']""", text))
+        found = [word for word in found if word.partition("=")[0] not in named]
     if found and start_of(tuple(command)) is None:  # a launcher's own flags are translated
         logger.warning(
             "%s: after `--`, so the job gets it (to set it for clusterctl, type it before `--`)",
