@@ -26,6 +26,7 @@ from tests.verbs.run_answers import CLUSTER, RUN, node_run
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(explain, "APART_SECONDS", 0.0)
 
 
 def told(kind: str, node: str = "a", alarm: object = 1) -> NodeEvent:
@@ -115,6 +116,25 @@ def test_a_hang_of_the_next_attempt_is_explained_too() -> None:
 
     seen.extend(HangExplainer(RUN, taker).over(events()))
     assert taker.begun == 2
+
+
+def test_a_node_that_claims_hangs_without_end_gets_few_stacks_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(explain, "APART_SECONDS", 600.0)
+    taker = Taker(stacks_of("running", "running"), stacks_of("running", "running"))
+    taker.let.set()
+
+    def events() -> Generator[Event]:
+        yield told("hung")
+        yield from until(lambda: taker.begun)
+        for alarm in range(2, 50):
+            yield told("hung", alarm=alarm)
+            yield Tick()
+        assert taker.begun == 1
+
+    list(HangExplainer(RUN, taker).over(events()))
+    assert taker.begun == 2, "once more at the end of the run"
 
 
 def test_a_run_that_runs_again_is_not_explained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,8 @@ def push(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 
     Args:
         args: `target`; `source` (it is all here), or `certificate`, `key`, `token` by which the
-            node before knows this one and it knows that one, and `mark` (the token to leave).
+            node before knows this one and it knows that one, `mark` (the token to leave), and
+            `pulled` (as `Tree` has it).
     """
     target = _path(args["target"])
     try:
@@ -78,7 +79,8 @@ def push(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     except ValueError as error:
         raise OperationError("manifest", str(error)) from error
     with _file_errors(target):
-        node = _Node(args, Tree(target, manifest, source=bool(args.get("source"))), channel)
+        source, pulled = bool(args.get("source")), bool(args.get("pulled"))
+        node = _Node(args, Tree(target, manifest, source=source, pulled=pulled), channel)
         try:
             return node.run()
         finally:

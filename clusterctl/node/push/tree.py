@@ -26,13 +26,16 @@ MAX_SHOWN = 5
 class Tree:
     """A pushed path on this node; several threads may use it."""
 
-    def __init__(self, target: bytes, manifest: Manifest, *, source: bool = False) -> None:
+    def __init__(
+        self, target: bytes, manifest: Manifest, *, source: bool = False, pulled: bool = False
+    ) -> None:
         """Take the place of the path; nothing is read or changed yet.
 
         Args:
             source: all of it is here, also what links outside of it lead to.
+            pulled: a node, which is not trusted, says the modes: no other user may write to it.
         """
-        self.manifest = manifest
+        self.manifest, self._modes = manifest, MODES & ~0o022 if pulled else MODES
         real = os.path.realpath(target)
         self._root = real if manifest.folder else os.path.dirname(real)
         self._name = b"" if manifest.folder else os.path.basename(real)
@@ -114,9 +117,10 @@ class Tree:
         """Make the folders, and the files of which no block is missing."""
         os.makedirs(self._root, exist_ok=True)
         with RootFolder(self._root) as folder:
-            for path, mode in self.manifest.folders:
+            for path, told in self.manifest.folders:
+                mode = told & self._modes | 0o700
                 try:
-                    os.mkdir(os.path.basename(path), mode | 0o700, dir_fd=folder.parent(path))
+                    os.mkdir(os.path.basename(path), mode, dir_fd=folder.parent(path))
                 except FileExistsError:
                     folder.parent(path + b"/x")  # it must be a folder
             for number, left in enumerate(self._missing):
@@ -166,7 +170,8 @@ class Tree:
                     _unlink(parent, temporary)
                     os.symlink(target, temporary, dir_fd=parent)
                     os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-            for path, mode in reversed(self.manifest.folders):
+            for path, told in reversed(self.manifest.folders):
+                mode = told & self._modes
                 inner = os.open(
                     os.path.basename(path),
                     os.O_RDONLY | os.O_DIRECTORY | _FILE,
@@ -276,7 +281,7 @@ class Tree:
         descriptor = self._open_partial(folder, number)
         try:
             os.ftruncate(descriptor, file.size)
-            os.fchmod(descriptor, file.mode & MODES)
+            os.fchmod(descriptor, file.mode & self._modes)
             os.utime(descriptor, ns=(file.mtime_ns, file.mtime_ns))
         finally:
             os.close(descriptor)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS = 0.5
 """After the news: a follower that begins late reads at once that the run was hung, and runs."""
+APART_SECONDS = 10.0
+"""Between two takings: a node may claim again and again that the run is hung."""
 ANSWER_SECONDS = 20.0
 """How long a node may take: the others' stacks wait for it."""
 REST_SECONDS = 30.0
@@ -57,8 +59,8 @@ class HangExplainer:
         """Of a run that restarts."""
         self._stands = False
         """It has not been running again since."""
-        self._due = math.inf
-        """When to take the stacks."""
+        self._due, self._taken = math.inf, -math.inf
+        """When to take the stacks, and when that was begun last."""
         self._unclear = False
         """The run ended while they were taken: to be taken again when it is over."""
         self._taking: threading.Thread | None = None
@@ -85,7 +87,7 @@ class HangExplainer:
         match event.event.get("kind"):
             case "hung" if isinstance(alarm, int) and alarm > self._alarm:
                 self._alarm, self._stands = alarm, True
-                self._due = time.monotonic() + SETTLE_SECONDS
+                self._due = max(time.monotonic() + SETTLE_SECONDS, self._taken + APART_SECONDS)
             case "running-again" if alarm == self._alarm:
                 self._stands, self._due, self._unclear = False, math.inf, False
             case "again" if isinstance(attempt, int) and attempt > self._attempt:
@@ -97,7 +99,7 @@ class HangExplainer:
             if not self._taking.is_alive():
                 yield from self._answer()
         elif time.monotonic() >= self._due:
-            self._due, self._result = math.inf, None
+            self._due, self._taken, self._result = math.inf, time.monotonic(), None
             try:
                 self._taking = start_thread(self._work, name=f"dump {self._run}")
             except ClusterError:

@@ -119,7 +119,8 @@ class Transfer:
         own = make_identity("push")
         member = self.members[name] = Member(name=name, token=secrets.token_hex(8), identity=own)
         secret = {"certificate": own.certificate, "key": own.key, "token": own.token}
-        args = {**secret, "target": self.wanted.targets[name], "mark": member.token}
+        known = {"target": self.wanted.targets[name], "mark": member.token, "pulled": self.pulls}
+        args = {**secret, **known}
         self.calls[name] = self.pool.start(name, Request(op="push", args=args, body=manifest))
 
     def describe(self) -> bytes:

@@ -254,6 +254,17 @@ def test_stacks_of_when_all_stood_still_tell_more_than_those_of_a_timeout(
     assert (taken, hang.stacks_kept) == (["dump"] * 2, True)
 
 
+def test_a_master_that_calls_the_run_hung_without_end_starts_no_process_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    monkeypatch.setattr(hang_watch, "run_apart", lambda *_, **__: taken.append("dump"))
+    hang, record = watch(tmp_path, [])
+    for alarm in range(1, 5000):
+        hang.take({"hung": True, "quiet_s": 300.0, "alarm": alarm})
+    assert (len(taken), len(record.events)) == (1, hang_watch.MOST_ALARMS)
+
+
 def test_what_an_earlier_version_tells_leaves_the_run_unjudged(tmp_path: Path) -> None:
     hang, _ = watch(tmp_path, [])
     quiet = {"quiet": 1e9, "printed": True}

@@ -13,7 +13,6 @@ from clusterctl.node.hang.slow_reasons import NONE
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.processes import Process
 from clusterctl.node.supervisor import apart
-from clusterctl.node.supervisor.watch import straggler_watch
 from clusterctl.node.supervisor.watch.straggler_watch import MOST_LOOKS, StragglerWatch
 from tests.node.conftest import Head
 
@@ -53,8 +52,7 @@ class Node:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> None:
         self.apart, self.record = Apart(), Record()
-        for module in (apart, straggler_watch):
-            monkeypatch.setattr(module, "run_apart", self.apart.run)
+        monkeypatch.setattr(apart, "run_apart", self.apart.run)
         job: Any = {"device": device, "hang": {"after": 300.0}}
         record: Any = self.record
         self.changes = 0
@@ -189,3 +187,12 @@ def test_the_master_tells_each_node_of_its_own_ranks(node: Node) -> None:
         found = node.watch.judge(told)
     assert found == {"b": [{"rank": 2, "lost": 0.48, "sure": True}]}
     assert node.watch.judge({}) == {}  # hung, or over
+
+
+def test_a_master_that_changes_its_mind_without_end_starts_no_process_each_time(
+    node: Node,
+) -> None:
+    for _ in range(50):
+        node.judged(sure=True)
+        node.watch.take([])
+    assert len(node.apart.waiting) == 1

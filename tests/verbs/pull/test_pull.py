@@ -60,6 +60,8 @@ def test_one_node_has_it(cluster: Cluster, tmp_path: Path) -> None:
     to, events = tmp_path / "here", list[Event]()
     shutil.rmtree(tmp_path / "b" / "out")
     shutil.rmtree(tmp_path / "c" / "out")
+    (tmp_path / "a" / "out" / "sub").chmod(0o777)
+    (tmp_path / "a" / "out" / "sub" / "model.bin").chmod(0o6777)
     result = pulled(cluster, to, "out", events=events)
     assert states(result) == ["pulled", "absent", "absent"]
     assert result.exit_code == 0
@@ -67,6 +69,8 @@ def test_one_node_has_it(cluster: Cluster, tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "sub/model.bin"):
         assert (to / "out" / name).read_bytes() == (source / name).read_bytes()
     assert (to / "out" / "latest").readlink() == Path("sub")
+    for name in ("sub", "sub/model.bin"):  # no one else may write to them here
+        assert (to / "out" / name).stat().st_mode & 0o7777 == 0o755
     notices = [event for event in events if isinstance(event, Notice)]
     assert [(n.node, n.text) for n in notices] == [("a", f"out: 9.4 MB in 2 files to {to}/out")]
     sending = [e for e in events if isinstance(e, CopyProgress) and e.phase == "sending"]

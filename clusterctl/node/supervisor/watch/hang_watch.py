@@ -30,6 +30,8 @@ from clusterctl.node.supervisor.watch.straggler_watch import Judged, StragglerWa
 
 DUMP_SECONDS = 20.0
 """How long stacks may take: those that take them keep within their own limit."""
+MOST_ALARMS = 999
+"""Of an attempt: the master of the run may have been taken over, and say anything."""
 STALE_SECONDS = 10.0
 """How late a sample may be before nothing is known of the ranks."""
 
@@ -83,12 +85,15 @@ class HangWatch:
         self._hung: Optional[Dict[str, Any]] = None
         self._ended, self._ended_at = 0, -math.inf
         """How many ranks have ended here, and when the last one did."""
-        self._alarm = 0
+        self._alarm = self._alarms = 0
+        """The number of the last one, and how many there were."""
         self._before = 1000 * (job.get("attempt", 1) - 1)
         """Who follows all attempts tells their alarms apart: those of attempt 2 begin at 1001."""
         self._false_alarms = 0
         self.blame = ""
         """Why this node alone may keep a rank from running, by the stacks of the last hang."""
+        self._keeping = False
+        """The stacks of a hang are being taken."""
         self.stacks_kept = False
         """Some tell why a rank has waited in vain."""
 
@@ -250,9 +255,9 @@ class HangWatch:
         """Take the master's judgement; return whether it is news."""
         quiet = told["quiet_s"]
         if told["hung"]:
-            if told["alarm"] <= self._alarm:
+            if told["alarm"] <= self._alarm or self._alarms >= MOST_ALARMS:
                 return False
-            self._alarm = told["alarm"]
+            self._alarm, self._alarms = told["alarm"], self._alarms + 1
             self._hung = {"since": time.time() - quiet, "quiet_s": quiet, "alarm": self._alarm}
             self._record.event("hung", **self._hung)
             self.keep_dump()
@@ -298,12 +303,17 @@ class HangWatch:
         quiet = self.quiet()
         work = partial(_save, self._record.paths, self._snapshots(), quiet, timed_out=timed_out)
         kept = partial(self._kept, timed_out=timed_out)
+        if self._keeping and not timed_out:
+            return  # the master says how often it is hung, and may say so without end
         try:
             run_apart(self._loop, work, kept, seconds=DUMP_SECONDS)
         except OSError as error:
             self._record.event("dump-failed", message=str(error))
+        else:
+            self._keeping = self._keeping or not timed_out
 
     def _kept(self, told: Dict[str, Any], *, timed_out: bool = False) -> None:
+        self._keeping = self._keeping and timed_out
         if "saved" not in told:
             message = "the stacks were not taken within %g s, or not written" % DUMP_SECONDS
             self._record.event("dump-failed", message=message)

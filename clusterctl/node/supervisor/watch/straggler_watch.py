@@ -19,7 +19,7 @@ from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.processes import Process
-from clusterctl.node.supervisor.apart import Helper, run_apart
+from clusterctl.node.supervisor.apart import Helper
 
 LOOK_SECONDS = 20.0
 """How long a look may take."""
@@ -73,13 +73,13 @@ class StragglerWatch:
         on_change: Callable[[], None],
     ) -> None:
         """Know of no rank so far."""
-        self._loop, self._record = loop, record
+        self._record = record
         self._snapshots, self._on_change = snapshots, on_change
         self._on_gpu = job["device"] == "cuda"
         self._ranks: Dict[int, _Rank] = {}
         self._slow: Dict[int, _Slow] = {}
         self._halts = Halts()
-        self._looks = Helper(loop, LOOK_SECONDS)
+        self._looks, self._reasons = (Helper(loop, LOOK_SECONDS) for _ in range(2))
         period = life.sample_seconds((job.get("hang") or {"after": 0.0})["after"])
         self._run = Stragglers(period)
 
@@ -166,7 +166,8 @@ class StragglerWatch:
             if one["sure"] and not known.asked:
                 root, share = self._ranks[rank].pid, known.share(self._ranks[rank])
                 work = partial(_reason, root, share, on_gpu=self._on_gpu)
-                known.asked = self._apart(work, partial(self._found, rank, known))
+                # One at a time, else with the next word: another node decides how often it is told.
+                known.asked = self._reasons.start(work, partial(self._found, rank, known))
 
     def _over(self, rank: int) -> None:
         one = self._slow.pop(rank)
@@ -191,15 +192,6 @@ class StragglerWatch:
         }
         self._record.event("straggler", **one.told)
         self._on_change()
-
-    def _apart(
-        self, work: Callable[[], Dict[str, Any]], on_result: Callable[[Dict[str, Any]], None]
-    ) -> bool:
-        try:
-            run_apart(self._loop, work, on_result, seconds=LOOK_SECONDS)
-        except OSError:
-            return False  # with the next sample
-        return True
 
 
 def _looks(
