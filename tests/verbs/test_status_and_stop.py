@@ -491,6 +491,19 @@ def test_runs_are_listed_and_rebuilt_from_the_nodes(tmp_path: Path) -> None:
     assert list_runs.runs(pool, records, rebuild=True).rebuilt == ()
 
 
+def test_of_runs_that_a_node_invents_few_records_are_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_runs, "MOST_CLAIMED", 3)
+    records, honest = Records(tmp_path), named("b", "good", "finished", 1.0)
+    for first in (10, 20):
+        invented = [named("a", f"ev{n}", "finished", float(n)) for n in range(first, first + 9)]
+        list_runs.runs(cluster_runs(a=invented, b=[honest]), records, rebuild=True)
+    assert {record.run for record in records.all("lab")} == {
+        ID.format(end) for end in ("ev18", "ev17", "ev16", "good")
+    }
+
+
 def test_a_rebuilt_record_has_what_the_run_was_resumed_from(tmp_path: Path) -> None:
     resumed = {"run": ID.format("old1"), "checkpoint": "/w/out/step-30", "step": 30}
     claim = {**resumed, "command": ["evil"]}

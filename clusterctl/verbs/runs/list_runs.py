@@ -2,7 +2,8 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from clusterctl.wire import SCHEMA, plain
 
 See = Callable[[RunRecord, RunStatus], object]
 _BAD = frozenset({"failed", "lost"})
+MOST_CLAIMED = 1000
+"""Runs of a node, the newest, of which records are rebuilt."""
 _NODES_AT_ONCE, _RUNS_AT_ONCE = 8, 100
 """Of how many nodes, and for how many runs each, proofs are asked at once: one may have 20 kB."""
 
@@ -118,9 +121,7 @@ def runs(
     known = {record.run: record for record in records.all(nodes.cluster.name)}
     rebuilt = []
     if rebuild:
-        unproven = [
-            view for view in found.runs if view.run not in known or known[view.run].discovered
-        ]
+        unproven = list(_to_rebuild(found.runs, known))
         proven = _proven(nodes, [view.run for view in unproven], records.root)
         for view in unproven:
             record = _record(nodes.cluster, view, proven.get(view.run))
@@ -154,6 +155,23 @@ def _lacking(record: RunRecord, now: Cluster) -> dict[str, NodeError]:
         for node in record.cluster.nodes
         if node.name not in names
     }
+
+
+def _to_rebuild(views: Iterable[RunStatus], known: Mapping[str, RunRecord]) -> Iterator[RunStatus]:
+    """Yield the runs without a record of this machine's own; of one node alone not endlessly many.
+
+    A node may invent runs, and each record is a folder here.
+    """
+    claims = {run: record for run, record in known.items() if record.discovered}
+    found = {view.run for view in views}
+    counts = Counter(
+        node.name for run in claims.keys() - found for node in claims[run].cluster.nodes
+    )
+    for view in views:
+        if view.run not in known or view.run in claims:
+            counts.update(view.node_runs.keys())
+            if any(counts[node] <= MOST_CLAIMED for node in view.node_runs):
+                yield view
 
 
 def newest_first(listed: Iterable[ListedRun], records: Records) -> tuple[ListedRun, ...]:
