@@ -22,7 +22,7 @@ STALL_SECONDS = 15.0
 PROGRESS_SECONDS = 0.5
 _MAX_CRASHES = 20
 MOST, MOST_FILES = 1000, 100_000
-"""Candidates that are looked at, and files of them that are told: of more, the last written."""
+"""Candidates that are judged, and files of them in an answer: of more, the last written."""
 
 
 def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Message:
