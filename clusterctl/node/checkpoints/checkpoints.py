@@ -24,7 +24,7 @@ _MAX_CRASHES = 20
 DEPTH = 2
 """How far below the folder of the job checkpoints are looked for if it has none itself."""
 MOST, MOST_FILES = 1000, 100_000
-"""Candidates that are looked at, and files of them that are told: of more, the last written."""
+"""Candidates that are judged, and files of them in an answer: of more, the last written."""
 
 
 def checkpoints(args: Dict[str, Any], _body: bytes, channel: CallChannel) -> Message:

@@ -30,8 +30,8 @@ from clusterctl.verbs.rpc import Nodes
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.history import History
 
-_SHOWN = 3
-"""Checkpoints of other histories that a message shows."""
+_SHOWN, _MOST_SKIPPED = 3, 20
+"""Checkpoints of other histories, and unfit ones, that a message shows."""
 _HINT_SILENCE = 3.0
 """Seconds for a second look that only serves a hint."""
 
@@ -146,7 +146,9 @@ def _no_checkpoint(
     """Say that there is none of this history, and how one of another is taken."""
     run = query.history.run
     if skipped or not others:
-        why = "\n".join((*skipped, *_with_commands(query, folder, others))) or "it holds none"
+        more = [f"and {len(skipped) - _MOST_SKIPPED} more"] if len(skipped) > _MOST_SKIPPED else []
+        told = (*skipped[:_MOST_SKIPPED], *more, *_with_commands(query, folder, others))
+        why = "\n".join(told) or "it holds none"
         message = f"no complete checkpoint of {run} in {folder}: {why}"
         return LaunchRefused(message, hint=hint or None, by="checkpoint")
     whys = [f"{name}: {why}" for name, why in others[:_SHOWN]]

@@ -488,3 +488,9 @@ def test_a_run_with_its_own_folder_goes_on_from_the_folder_of_the_run_before() -
         in_own_folders({f"ckpt/{RUN}": old, "ckpt/lab-first": []}), cluster, history, emit=ignore
     )
     assert [one.step for one in listed] == [10]
+
+
+def test_of_endless_checkpoints_that_are_unfit_some_are_named() -> None:
+    nodes = pool(LOCAL, a=node(), b=node(*map(seen, range(100))))
+    with pytest.raises(LaunchRefused, match=r"step-80: .*\nand 80 more$"):
+        choose(nodes, LOCAL, "latest")

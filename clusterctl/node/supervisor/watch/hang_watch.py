@@ -304,7 +304,7 @@ class HangWatch:
         work = partial(_save, self._record.paths, self._snapshots(), quiet, timed_out=timed_out)
         kept = partial(self._kept, timed_out=timed_out)
         if self._keeping and not timed_out:
-            return  # the master says how often it is hung, and may say so without end
+            return  # a master that was taken over may call it hung without end
         try:
             run_apart(self._loop, work, kept, seconds=DUMP_SECONDS)
         except OSError as error:

@@ -166,7 +166,7 @@ class StragglerWatch:
             if one["sure"] and not known.asked:
                 root, share = self._ranks[rank].pid, known.share(self._ranks[rank])
                 work = partial(_reason, root, share, on_gpu=self._on_gpu)
-                # One at a time, else with the next word: another node decides how often it is told.
+                # One at a time, else later: another node decides how often it is slow.
                 known.asked = self._reasons.start(work, partial(self._found, rank, known))
 
     def _over(self, rank: int) -> None:
