@@ -107,7 +107,7 @@ def joined_peers(report: NodeReport) -> set[str]:
 
 def _cut_off(reports: Sequence[NodeReport]) -> Callable[[str, str], bool]:
     """Return what tells whether a node had lost all others, and `by` had not, or fewer lost it."""
-    silent = {report.node: _peers(report, "peer-silent") for report in reports}
+    silent = {one.node: _peers(one, "peer-silent") | _peers(one, "peer-lost") for one in reports}
     lost_by = Counter(peer for peers in silent.values() for peer in peers)
     alone = {
         one.node for one in reports if silent[one.node] and silent[one.node] >= joined_peers(one)

@@ -185,7 +185,7 @@ def _left(reports: Iterable[NodeReport]) -> set[str]:
     return left
 
 
-def _without_cut_off(ends: Sequence[_End], reports: Iterable[NodeReport]) -> list[_End]:
+def _without_cut_off(ends: Sequence[_End], reports: Sequence[NodeReport]) -> list[_End]:
     """Leave out the losses that a node saw because it was cut off itself.
 
     More nodes lost it; of two that lost each other, it had lost all its peers, the other had not.
@@ -196,6 +196,10 @@ def _without_cut_off(ends: Sequence[_End], reports: Iterable[NodeReport]) -> lis
         if end.cause.kind == "node-lost":
             by.setdefault(end.cause.node, set()).add(end.by)
             lost.setdefault(end.by, set()).add(end.cause.node)
+    for report in reports:  # silent in a run that ended before a silence counted as a loss
+        for silent in (str(e.get("peer")) for e in report.events if e.get("kind") == "peer-silent"):
+            by.setdefault(silent, set()).add(report.node)
+            lost.setdefault(report.node, set()).add(silent)
     alone = {r.node for r in reports if r.node in lost and lost[r.node] >= joined_peers(r)}
 
     def was_cut_off(end: _End) -> bool:

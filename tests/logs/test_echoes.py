@@ -164,6 +164,19 @@ def test_a_node_that_fell_silent_as_the_run_ended_is_the_cause_of_echoes(gone: s
     assert "--exclude b" in cause.remedy
 
 
+def test_a_node_that_was_cut_off_blames_no_master_that_only_saw_it_fall_silent() -> None:
+    """The ranks' own timeout came before the silence counted as a loss for the master."""
+    joined = [{"kind": "peer-joined", "time": 1.0, "peer": peer} for peer in "bc"]
+    to_master = {"kind": "peer-joined", "time": 1.0, "peer": "a"}
+    lost = {"kind": "peer-lost", "time": 12.0, "since": 7.5, "peer": "a", "message": "no route"}
+    cause = found(
+        report("a", 0, [CLOSED], ended(9.0, 0), *joined, SILENT | {"peer": "c"}),
+        report("b", 1, [CLOSED], ended(9.1, 1), to_master),
+        report("c", 2, [CLOSED], ended(9.2, 2), to_master, lost),
+    )
+    assert (cause.node, cause.kind) == ("c", "node-lost")
+
+
 @pytest.mark.parametrize("cut", ["a", "b"])
 def test_a_node_that_was_cut_off_and_failed_too_is_the_cause_when_it_is_back(cut: str) -> None:
     links = {"a": "bc", "b": "a", "c": "a"}  # a is the master
