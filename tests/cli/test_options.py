@@ -113,5 +113,5 @@ def test_a_host_to_forget_that_is_not_there_gets_a_hint_that_can_be_typed(
 ) -> None:
     inventory = tmp_path / "hosts.yaml"
     inventory.write_text("cluster: lab\nnodes: [gpu01, gpu02]\n")
-    assert main(["forget", "-i", str(inventory), "gpu03"]) == 2
-    assert "hint: clusterctl forget gpu0" in capsys.readouterr().err
+    assert main(["forget", "-i", str(inventory), "gpu1"]) == 2
+    assert "hint: clusterctl forget gpu01" in capsys.readouterr().err

@@ -153,7 +153,7 @@ def test_launch_and_resume_from_a_folder_without_the_code_leave_it_on_the_hosts(
         assert answer.returncode == 125, answer.stderr
         assert "this folder lacks" in answer.stderr, answer.stderr
         assert f":{project.folder} (node1, node2, node3)" in answer.stderr
-        assert f"hint: cd {project.folder}, or --no-sync" in answer.stderr
+        assert f"hint: cd {project.folder}, or --workdir DIR" in answer.stderr
         assert on_hosts() == before
         if "--json" in words:
             document = json.loads(answer.stdout.splitlines()[-1])

@@ -182,6 +182,7 @@ def _rules() -> Dict[str, Rule]:
         "own-node": "the script connects to its own node",
         "duplicate-gpu": "two ranks use one GPU",
         "device-ordinal": "there are more ranks than GPUs",
+        "nccl-on-cpu": "NCCL needs GPUs",
         "versions": versions,
         "old-driver": versions,
         "unused-parameter": "a parameter got no gradient",
