@@ -48,3 +48,55 @@ def test_a_ray_that_gave_up_is_started_again(
         node = RayNode(NodePaths(str(tmp_path)), job, original_environment())
         assert node.serve() == code
     assert len(tries.read_text()) == started
+
+
+HEAD = """
+import pathlib, socket, sys, time
+tries = pathlib.Path(sys.argv[1])
+with tries.open("a") as file:
+    file.write("x")
+with socket.create_server(("127.0.0.1", int(sys.argv[2]))):
+    if len(tries.read_text()) < 3:
+        time.sleep(0.2)
+        sys.exit("Exception: The current node timed out during startup.")
+    print("up", flush=True)
+    time.sleep(60)
+"""
+LISTED = """
+import pathlib
+__version__ = "2"
+def init(**words): pass
+def nodes():
+    up = len(pathlib.Path(%r).read_text()) == 3
+    node = {"NodeName": "gpu1", "NodeManagerAddress": "", "Resources": {}, "Alive": True}
+    return [node] if up else []
+"""
+
+
+def test_a_head_that_gave_up_is_started_again_before_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_folder, "make", lambda folder: f"{folder}/ray")
+    (tmp_path / "ray").mkdir()
+    tries = tmp_path / "tries"
+    (tmp_path / "ray.py").write_text(LISTED % str(tries))
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    job: Any = {
+        "address": "127.0.0.1",
+        "master": {"node": "gpu1", "address": "127.0.0.1", "port": port},
+        "workers": [],
+        "launcher_argv": [sys.executable, "-c", HEAD, str(tries), str(port)],
+    }
+    environment = {
+        **original_environment(),
+        b"RAY_ADDRESS": b"127.0.0.1:%d" % port,
+        b"PYTHONPATH": bytes(tmp_path),
+    }
+    node = RayNode(NodePaths(str(tmp_path)), job, environment)
+    monkeypatch.setattr(node, "_run_driver", lambda ray: 7 if ray.poll() is None else 8)
+    try:
+        assert node.lead() == 7
+    finally:
+        node.end()
+    assert len(tries.read_text()) == 3

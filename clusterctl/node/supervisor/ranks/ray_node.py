@@ -80,38 +80,35 @@ class RayNode:
         self._paths, self._job, self._environment = paths, job, environment
         self._head = (job["master"]["address"], job["master"]["port"])
         self._children: List[subprocess.Popen[bytes]] = []
+        self._starts = 0
 
     def serve(self) -> int:
         """Be one of the driver's nodes until Ray ends here."""
         folder = ray_folder.make(self._paths.folder)
-        starts = 0
         while True:
             while not self._head_listens():
                 time.sleep(POLL_SECONDS)
             ray = self._start_ray(folder)
             ray.wait()
-            starts += 1
-            log = read_end(self._start_log, LOG_TAIL)
-            if starts == STARTS or not any(words in log for words in GAVE_UP):
+            if not self._may_start_again():
                 return self._report_end(ray)
-            say("Ray gave up before it had started here; it is started again")
 
     def lead(self) -> int:
         """Be the head, run the driver, and return its exit code."""
-        ray = self._start_ray(ray_folder.make(self._paths.folder))
-        while not self._head_listens():
-            if ray.poll() is not None:
+        folder = ray_folder.make(self._paths.folder)
+        while True:
+            ray = self._start_ray(folder)
+            gathered = self._gather(ray)
+            if gathered is not None:
+                break
+            if not self._may_start_again():
                 return self._report_end(ray)
-            time.sleep(POLL_SECONDS)
-        names = [self._job["master"]["node"], *self._job["workers"]]
-        address = os.fsdecode(self._environment[b"RAY_ADDRESS"])
-        words = [self._job["launcher_argv"][0], "-c", GATHER, address, self._paths.ray, *names]
-        gathered = self._wait_for(self._start(words), ray)
-        if gathered is None:
-            return self._report_end(ray)
         if gathered:
             say("the driver was not started: Ray's nodes could not be listed")
             return gathered
+        return self._run_driver(ray)
+
+    def _run_driver(self, ray: subprocess.Popen[bytes]) -> int:
         driver = self._start(
             [
                 *shim_argv(self._paths, self._job, RANK_LOG % 0),
@@ -129,14 +126,37 @@ class RayNode:
     def end(self) -> None:
         """End what runs, the driver before the Ray that it uses."""
         for child in reversed(self._children):
-            if child.poll() is None:
-                child.terminate()
-                try:
-                    child.wait(END_SECONDS)
-                except subprocess.TimeoutExpired:
-                    child.kill()
+            end_child(child)
+
+    def _gather(self, ray: subprocess.Popen[bytes]) -> Optional[int]:
+        """Wait for all nodes; return the exit code of who did; None: Ray ended before that."""
+        while not self._head_listens():
+            if ray.poll() is not None:
+                return None
+            time.sleep(POLL_SECONDS)
+        names = [self._job["master"]["node"], *self._job["workers"]]
+        address = os.fsdecode(self._environment[b"RAY_ADDRESS"])
+        words = [self._job["launcher_argv"][0], "-c", GATHER, address, self._paths.ray, *names]
+        gathering = self._start(words)
+        code = self._wait_for(gathering, ray)
+        if code is None:
+            end_child(gathering)
+        return code
+
+    def _may_start_again(self) -> bool:
+        """Tell whether the Ray that ended gave up while it started; no other node needs it yet.
+
+        A worker's Ray starts once the head's is in its own list of nodes, so a head that gave up
+        leaves none: theirs have given up too, or wait.
+        """
+        log = read_end(self._start_log, LOG_TAIL)
+        again = self._starts < STARTS and any(words in log for words in GAVE_UP)
+        if again:
+            say("Ray gave up before it had started here; it is started again")
+        return again
 
     def _start_ray(self, folder: str) -> subprocess.Popen[bytes]:
+        self._starts += 1
         argv = [*self._job["launcher_argv"], "--temp-dir=" + folder]
         if self._has_client() and not any(word.startswith(CLIENT_PORT) for word in argv):
             argv.append("%s=%d" % (CLIENT_PORT, self._free_port()))
@@ -198,6 +218,16 @@ class RayNode:
         which = first.rpartition(" -- ")[2].strip()
         say("Ray ended on this node%s" % (": " + which if which else ""))
         return max(ray.returncode, 0) or 1
+
+
+def end_child(child: subprocess.Popen[bytes]) -> None:
+    """End a child, if it has not ended; one that takes long is killed."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
 
 
 def say(words: str) -> None:
