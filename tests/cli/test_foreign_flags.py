@@ -66,8 +66,10 @@ PROGRAM = "-- train.py"
         # pdsh
         ("-w gpu1,gpu2", "--nodes gpu1,gpu2"),
         ("-x gpu3", "--exclude gpu3"),
-        # the inventory's key
+        # other words for ours
         ("--avoid --nodes 2", "--nodes 2 --exclude-quarantined"),
+        ("--skip-check --hosts gpu1", "--no-check --nodes gpu1"),
+        ("--background --retries 2 --exclude-nodes gpu3", "--detach --restarts 2 --exclude gpu3"),
         # a typo, and a flag of the program
         ("--nods 2", "--nodes 2"),
     ],
@@ -92,6 +94,12 @@ def test_a_flag_of_another_launcher_gets_the_command_to_type(
         ("--partition gpu", "job: {slurm: {partition: gpu}} in the inventory"),
         ("-p gpu", "job: {slurm: {partition: gpu}} in the inventory"),
         ("--time 1-0", "job: {slurm: {time: 1-0}} in the inventory"),
+        ("--python /opt/py", "defaults: {python: /opt/py} in the inventory"),
+        ("--user bob", "ssh: {user: bob} in the inventory"),
+        ("--ssh-key k", "ssh: {identity: k} in the inventory"),
+        ("--notify x", "job: {notify: ...} in the inventory"),
+        ("--ifname eth0", "network: {subnet: 10.11.7.0/24} in the inventory"),
+        ("--master gpu1", "nodes: [{host: gpu1, master: true}, ...] in the inventory"),
     ],
 )
 def test_a_flag_that_is_no_flag_here_gets_its_place(
@@ -99,6 +107,18 @@ def test_a_flag_that_is_no_flag_here_gets_its_place(
 ) -> None:
     assert main(["launch", *shlex.split(f"{typed} {PROGRAM}")]) == 2
     assert capsys.readouterr().err.splitlines()[1] == f"hint: {hint}"
+
+
+def test_a_key_of_the_inventory_gets_its_place_at_each_verb(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["check", "--port", "2222"])
+    assert capsys.readouterr().err.splitlines()[1] == "hint: ssh: {port: 2222} in the inventory"
+
+
+def test_another_word_is_no_typo(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["launch", "--venv", "x"])
+    assert capsys.readouterr().err.splitlines()[1] == "hint: clusterctl launch --help"
 
 
 @pytest.mark.parametrize("verb", ["check", "exec", "sync"])

@@ -1,10 +1,17 @@
-"""Flags of torchrun, accelerate, deepspeed, mpirun, srun and pdsh: what to type instead."""
+"""Flags of torchrun, accelerate, deepspeed, mpirun, srun and pdsh: what to type instead.
+
+So it is with the inventory's keys, typed as flags, and with other words for ours.
+"""
 
 import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from clusterctl.inventory.cluster import Job, Ssh
+from clusterctl.inventory.kinds import Kind
+from clusterctl.inventory.schema import DefaultsSection, NetworkSection
+from clusterctl.inventory.settings import keys_of
 from clusterctl.plan.launcher_flags import (
     INCLUDE,
     VISIBLE,
@@ -15,15 +22,30 @@ from clusterctl.plan.launcher_flags import (
 )
 from clusterctl.values import dataclass
 
-_OURS = {"-w": "--nodes", "-x": "--exclude"}
-_QUARANTINE = frozenset({"--avoid", "--avoid-quarantined", "--skip-quarantined"})
+_OURS = {
+    "-w": "--nodes", "--hosts": "--nodes", "-x": "--exclude", "--exclude-nodes": "--exclude",
+    "--exclude-hosts": "--exclude", "--retries": "--restarts", "--procs": "--procs-per-node",
+}  # fmt: skip
+_OUR_SWITCHES = {
+    "--avoid": "--exclude-quarantined", "--avoid-quarantined": "--exclude-quarantined",
+    "--skip-quarantined": "--exclude-quarantined", "--background": "--detach",
+    "--skip-check": "--no-check", "--skip-checks": "--no-check", "--no-checks": "--no-check",
+    "--skip-sync": "--no-sync",
+}  # fmt: skip
 _SLURM = frozenset({
     "--account", "--constraint", "--cpus-per-task", "--gres", "--mem", "--partition", "--qos",
     "--reservation", "--time",
 })  # fmt: skip
 _SLURM_SHORT = {"-A": "--account", "-C": "--constraint", "-p": "--partition", "-t": "--time"}
-_JOB_LISTS = frozenset({"--env-from", "--needs", "--packages"})
-_JOB_TEXTS = frozenset({"--checkpoints", "--env-init"})
+_SECTIONS = {"ssh": Ssh, "defaults": DefaultsSection, "network": NetworkSection, "job": Job}
+_KEYS = {
+    "key": "identity", "ssh-key": "identity", "identity-file": "identity", "jump-host": "jump",
+    "proxy-jump": "jump", "username": "user", "interpreter": "python",
+}  # fmt: skip
+"""Other words for keys of the inventory."""
+_INTERFACE = frozenset(
+    {"--interface", "--iface", "--ifname", "--socket-ifname", "--network-interface"}
+)
 _HOSTFILES = frozenset({"--hostfile", "-hostfile", "-f"})
 _SWITCHES = frozenset({
     "--standalone", "--no-python", "--multi-gpu", "--no-ssh", "--force-multi", "--same-network",
@@ -51,16 +73,13 @@ def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | N
     name = flag.replace("_", "-")
     if name == INCLUDE:
         return _included(flag, value, known)
-    if name in _QUARANTINE and known("--exclude-quarantined"):
-        return Answer(
-            why=f"expected --exclude-quarantined, found {flag}", words=("--exclude-quarantined",)
-        )
-    if name in _OURS:
-        ours = _OURS[name]
-        return _instead(flag, ours, value) if value and known(ours) else None
+    if known(ours := _OUR_SWITCHES.get(name, "")):
+        return Answer(why=f"expected {ours}, found {flag}", words=(ours,))
+    if value and known(ours := _OURS.get(name, "")):
+        return _instead(flag, ours, value)
     if not known("--launcher"):  # a verb without a job
-        return None
-    readers = _needless, _passed_on, _of_sbatch, _of_job, _translated
+        return _of_inventory(flag, name, value) if known("--inventory") else None
+    readers = _needless, _passed_on, _of_sbatch, _translated, _of_inventory
     found = (read(flag, name, value) for read in readers)
     return next(filter(None, found), None)
 
@@ -93,12 +112,26 @@ def _of_sbatch(flag: str, name: str, value: str) -> Answer | None:
     return Answer(why=why, hint=hint) if name in _SLURM else None
 
 
-def _of_job(flag: str, name: str, value: str) -> Answer | None:
-    value = value or "VALUE"
-    shown = f"[{value}]" if name in _JOB_LISTS else value
-    hint = f"job: {{{name[2:].replace('-', '_')}: {shown}}} in the inventory"
-    why = f"{flag} is a key of the inventory, not a flag"
-    return Answer(why=why, hint=hint) if name in _JOB_LISTS | _JOB_TEXTS else None
+def _of_inventory(flag: str, name: str, value: str) -> Answer | None:
+    if name in _INTERFACE:
+        why = f"{flag}: each node has the interface of its address on the data network"
+        return Answer(why=why, hint="network: {subnet: 10.11.7.0/24} in the inventory")
+    word = name.lstrip("-")
+    key = _KEYS.get(word, word.replace("-", "_"))
+    if name == "--master":
+        hint = f"nodes: [{{host: {value or 'HOST'}, master: true}}, ...] in the inventory"
+        return Answer(why=f"{flag} is a key of the inventory, not a flag", hint=hint)
+    for section, model in _SECTIONS.items():
+        found = keys_of(model).get(key)
+        if found and isinstance(found.kind, Kind) and not found.flag and name.startswith("--"):
+            items, shown = found.kind.items, value or "VALUE"
+            if isinstance(items, type) or found.kind.names:
+                shown = "..."
+            elif items:
+                shown = f"[{shown}]"
+            hint = f"{section}: {{{key}: {shown}}} in the inventory"
+            return Answer(why=f"{flag} is a key of the inventory, not a flag", hint=hint)
+    return None
 
 
 def _translated(flag: str, name: str, value: str) -> Answer | None:
@@ -151,7 +184,7 @@ def translate(
         word = pending.pop(0)
         flag, equals, value = word.partition("=")
         takes = not equals and bool(pending) and not pending[0].startswith("-")
-        if word.startswith("-") and flag.replace("_", "-") in _SWITCHES | _QUARANTINE:
+        if word.startswith("-") and flag.replace("_", "-") in _SWITCHES | _OUR_SWITCHES.keys():
             takes = False
         answer = answer_to(flag, pending[0] if takes else value, known)
         if answer is None or not word.startswith("-"):

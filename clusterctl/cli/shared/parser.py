@@ -321,7 +321,9 @@ def _nearest(wrong: str, known: Iterable[str]) -> str | None:
     if len(begun) == 1:  # `--procs` for `--procs-per-node`, `tpo` for `top`
         return begun[0]
     cutoff = 0.81 if wrong.startswith("--") else 0.75  # the dashes are alike in all flags
-    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=cutoff)), None)
+    near = next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=cutoff)), None)
+    # `--name` is another word than `--ifname`, not a typo of it.
+    return None if near and wrong.endswith(near.lstrip("-")) else near
 
 
 class _PrintCompletion(argparse.Action):
