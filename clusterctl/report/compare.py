@@ -26,7 +26,8 @@ def show_comparison(screen: Screen, found: Comparison, *, typed: str) -> None:
     `typed` is the command, for the hint.
     """
     out = screen.out
-    heads = [one.short for one in found.runs]
+    labels = labels_of(found.runs)
+    heads = tuple(labels.values())
     if found.differences:
         _print_rows(out, ("differs", *heads), difference_rows(found))
     else:
@@ -36,13 +37,22 @@ def show_comparison(screen: Screen, found: Comparison, *, typed: str) -> None:
     for line in (*commit_lines(found), *gap_lines(found)):
         out.print(safe_text(line))
     out.print()
-    _print_rows(out, ("result", *heads), result_rows(found))
+    rows = result_rows(found)
+    if rows[0] == ("name", heads):
+        rows[0] = ("id", tuple(one.short for one in found.runs))
+    _print_rows(out, ("result", *heads), rows)
     for line in speedup_lines(found.speedups, found.runs):
         out.print(safe_text(line))
-    if missing := [one.short for one in found.runs if not one.metrics]:
+    if missing := [labels[one.run] for one in found.runs if not one.metrics]:
         text = f"no metrics of {', '.join(missing)}: no speed and no loss to compare"
         hint = f"name the file: {typed} --metrics PATH"
         screen.say(Notice(text=text, level="warning", hint=hint))
+
+
+def labels_of(runs: Sequence[RunOutcome]) -> dict[str, str]:
+    """Return what to call each run: its name if each has one of its own, else its short id."""
+    named = len({one.name for one in runs if one.name}) == len(runs)
+    return {one.run: one.name if named else one.short for one in runs}
 
 
 def difference_rows(found: Comparison) -> list[Row]:
@@ -55,9 +65,9 @@ def difference_rows(found: Comparison) -> list[Row]:
 
 def commit_lines(found: Comparison) -> Iterator[str]:
     """Yield which files the commits differ in, and the command that shows how."""
-    shorts = {one.run: one.short for one in found.runs}
+    labels = labels_of(found.runs)
     for one in found.commits:
-        between = f"{found.runs[0].short} and {shorts[one.run]}"
+        between = f"{labels[found.runs[0].run]} and {labels[one.run]}"
         files = ", ".join(one.files[:_FILES])
         more = f" and {len(one.files) - _FILES} more" if len(one.files) > _FILES else ""
         changed = f"{counted(len(one.files), 'file')} changed{files and ': '}{files}{more}"
@@ -67,10 +77,10 @@ def commit_lines(found: Comparison) -> Iterator[str]:
 
 def gap_lines(found: Comparison) -> Iterator[str]:
     """Yield what could not be compared, and for which runs."""
-    shorts = {one.run: one.short for one in found.runs}
+    labels = labels_of(found.runs)
     for block in BLOCKS:
         if runs := found.not_recorded.get(block):
-            yield f"{block}: {NOT_RECORDED} for {', '.join(shorts[run] for run in runs)}"
+            yield f"{block}: {NOT_RECORDED} for {', '.join(labels[run] for run in runs)}"
 
 
 def _number(value: float | None, shape: Callable[[float], str]) -> str:
@@ -123,9 +133,10 @@ def _state(one: RunOutcome) -> str:
 
 def speedup_lines(speedups: Sequence[Speedup], runs: Sequence[RunOutcome]) -> Iterator[str]:
     """Yield how much faster each run is than the first one."""
-    shorts = {one.run: one.short for one in runs}
+    labels = labels_of(runs)
     for one in speedups:
-        line = f"{shorts[one.run]} has {one.speedup:.2f} x the {one.measured} of {runs[0].short}"
+        first = labels[runs[0].run]
+        line = f"{labels[one.run]} has {one.speedup:.2f} x the {one.measured} of {first}"
         if one.efficiency is not None:
             line += f" with {one.ranks:.3g} x the ranks: scaling efficiency {one.efficiency:.0%}"
         elif one.ranks not in {None, 1.0}:
