@@ -7,6 +7,7 @@ import socket
 import struct
 from typing import Iterator, List, NamedTuple, Set
 
+from clusterctl.node.address_family import address_family
 from clusterctl.node.file_io import list_folder
 
 _V4_MAPPED = b"\0" * 10 + b"\xff\xff"
@@ -63,6 +64,16 @@ def _shown(raw: bytes) -> str:
 def is_loopback(address: str) -> bool:
     """Tell whether an address is of this machine alone."""
     return address == "::1" or address.startswith("127.")
+
+
+def is_own(address: str) -> bool:
+    """Tell whether an address, not a name, is one of this machine's."""
+    with socket.socket(address_family(address), socket.SOCK_STREAM) as unused:
+        try:
+            unused.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def plain_address(text: str) -> str:

@@ -64,6 +64,7 @@ def process(pid: int, words: str, *sockets: TcpSocket, **environment: str) -> Me
 SHELL = process(PID, "bash run.sh")
 TORCHRUN = process(PID + 1, "torchrun --standalone prep.py")
 ALONE = process(PID + 2, "python prep.py", RANK="0", WORLD_SIZE="8", GROUP_WORLD_SIZE="1")
+AWAY = "torchrun --nnodes 2 --node-rank=0 --master_addr 192.0.2.9 train.py"
 CONNECTING = TcpSocket(SYN_SENT, 40000, 29500, "2", 0, "10.0.0.1")
 
 
@@ -120,6 +121,14 @@ def test_a_step_before_the_planned_training_goes_on_untold(
             "the torchrun of rank 1 does not reach 10.0.0.1:29500",
         ),
         ([SHELL._replace(sockets=[CONNECTING])], False, "rank 1 does not reach 10.0.0.1:29500"),
+        (
+            [SHELL, process(PID + 1, AWAY)],
+            False,
+            f"rank 1 waits at 192.0.2.9, which is no address of this node ({AWAY})",
+        ),
+        ([SHELL, process(PID + 1, AWAY.replace("192.0.2.9", "127.0.0.1"))], False, ""),
+        ([SHELL, process(PID + 1, AWAY.replace("192.0.2.9", "gpu1"))], False, ""),
+        ([SHELL, process(PID + 1, AWAY.replace("rank=0", "rank=1"))], False, ""),
     ],
 )
 def test_what_waits_for_a_busy_script_is_no_problem(

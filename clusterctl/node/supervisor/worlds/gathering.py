@@ -15,6 +15,7 @@ from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.supervisor.ranks.rank_state import Rank
 from clusterctl.node.supervisor.worlds import judge_world as worlds
 from clusterctl.node.supervisor.worlds.rendezvous_sockets import Member, look
+from clusterctl.node.tcp_sockets import is_own
 
 POLL, SLOW_POLL, LATE_POLL = 0.25, 1.0, 10.0
 """How often to look who has joined: while most gather, where a look costs much, and after a while.
@@ -103,6 +104,13 @@ class Gathering:
         except OSError:
             return ""
         silent = [n for n, members in waiting.items() if worlds.connecting(members, self._meeting)]
+        for number, members in sorted(waiting.items()):
+            pid, address = worlds.first_store(members)
+            if address and not is_own(address):
+                line = worlds.script_line(members, pid, self._job["workdir"])
+                return "rank %d waits at %s, which is no address of this node (%s)" % (
+                    number, address, line,
+                )  # fmt: skip
         for number in sorted(waiting if others_over else silent):
             launcher = worlds.waiting_launcher(waiting[number])
             if launcher:

@@ -36,6 +36,8 @@ _ONE = r"['\"]?1(?::1)?['\"]?(?:\s|$)"
 _ONE_NODE = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+" + _ONE)
 _ALONE = re.compile("--standalone|" + _ONE_NODE.pattern)
 _SEVERAL = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+(?!%s)" % _ONE)
+_FIRST = re.compile(r"--(?:node|machine)[-_]rank[= ]+0(?:\s|$)")
+_STORE_AT = re.compile(r"--(?:master[-_]addr|main[-_]process[-_]ip)[= ]+(\S+)")
 _TEXT_FOLLOWS = re.compile("-[a-z]*c")
 _LAUNCHES = ("elastic_launch(", "notebook_launcher(", "launch_agent(", "torch.distributed.run")
 """How a Python program becomes a launcher itself."""
@@ -108,6 +110,19 @@ def waiting_launcher(rank: List[Member]) -> str:
         if found and found[0] in AGENTS and member.pid not in parents:
             return found[0]
     return ""
+
+
+def first_store(rank: List[Member]) -> Tuple[int, str]:
+    """Return the launcher that is to hold the store, as the first of all, and the address for it.
+
+    0, "": there is none, or the address is not fixed in its words.
+    """
+    for member in rank:
+        words = " ".join(member.words)
+        at = _STORE_AT.search(words)
+        if at and _FIRST.search(words) and split_launcher(member.words):
+            return member.pid, plain_address(at[1])
+    return 0, ""
 
 
 def other_world(
