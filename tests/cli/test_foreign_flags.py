@@ -116,6 +116,21 @@ def test_a_key_of_the_inventory_gets_its_place_at_each_verb(
     assert capsys.readouterr().err.splitlines()[1] == "hint: ssh: {port: 2222} in the inventory"
 
 
+@pytest.mark.parametrize(
+    ("typed", "instead"),
+    [
+        ("stop --all --yes", "stop --all"),
+        ("status -y", "status"),
+        ("runs --prune 0 --assume-yes", "runs --prune 0 --yes"),
+    ],
+)
+def test_consent_is_taken_where_a_question_is_asked(
+    typed: str, instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed.split()) == 2
+    assert capsys.readouterr().err.splitlines()[1] == f"hint: clusterctl {instead}"
+
+
 def test_another_word_is_no_typo(capsys: pytest.CaptureFixture[str]) -> None:
     main(["launch", "--venv", "x"])
     assert capsys.readouterr().err.splitlines()[1] == "hint: clusterctl launch --help"

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir(parser)
     add_login(parser)
     parser.add_argument("--delete", action="store_true", help=DELETE_HELP)
-    parser.add_argument("--yes", action="store_true", help=YES_HELP)
+    parser.add_argument("-y", "--yes", action="store_true", help=YES_HELP)
     add_json(parser)
 
 

@@ -32,6 +32,7 @@ _OUR_SWITCHES = {
     "--skip-check": "--no-check", "--skip-checks": "--no-check", "--no-checks": "--no-check",
     "--skip-sync": "--no-sync",
 }  # fmt: skip
+_CONSENT = frozenset({"--assume-yes", "--yes", "-y", "--no-input", "--non-interactive"})
 _SLURM = frozenset({
     "--account", "--constraint", "--cpus-per-task", "--gres", "--mem", "--partition", "--qos",
     "--reservation", "--time",
@@ -73,6 +74,10 @@ def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | N
     name = flag.replace("_", "-")
     if name == INCLUDE:
         return _included(flag, value, known)
+    if name in _CONSENT:
+        words = ("--yes",) if known("--yes") else ()
+        why = f"expected --yes, found {flag}" if words else f"{flag} is not needed here"
+        return Answer(why=why, words=words)
     if known(ours := _OUR_SWITCHES.get(name, "")):
         return Answer(why=f"expected {ours}, found {flag}", words=(ours,))
     if value and known(ours := _OURS.get(name, "")):
@@ -184,7 +189,10 @@ def translate(
         word = pending.pop(0)
         flag, equals, value = word.partition("=")
         takes = not equals and bool(pending) and not pending[0].startswith("-")
-        if word.startswith("-") and flag.replace("_", "-") in _SWITCHES | _OUR_SWITCHES.keys():
+        if (
+            word.startswith("-")
+            and flag.replace("_", "-") in _SWITCHES | _CONSENT | _OUR_SWITCHES.keys()
+        ):
             takes = False
         answer = answer_to(flag, pending[0] if takes else value, known)
         if answer is None or not word.startswith("-"):

@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-check", action="store_true", help="do not check the nodes first")
     add("--no-sync", action="store_true", help="do not mirror the current folder first")
     add("--delete", action="store_true", help=DELETE_HELP)
-    add("--yes", action="store_true", help=YES_HELP)
+    add("-y", "--yes", action="store_true", help=YES_HELP)
     add("--force", action="store_true", help="launch even if checks failed")
     add(
         "--wait",

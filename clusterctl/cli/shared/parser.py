@@ -240,7 +240,7 @@ class Parser(argparse.ArgumentParser):
     def _typed(self, words: Sequence[str]) -> str:
         """Return the whole command with these words after the verb."""
         behind = ("--", *self.command) if self.command else ()
-        return f"{self.prog} {shlex.join((*words, *behind))}"
+        return f"{self.prog} {shlex.join((*words, *behind))}".rstrip()
 
     def _explained(self, message: str) -> tuple[str, str]:
         """Return argparse's message in the form of all others, and a hint or nothing."""
