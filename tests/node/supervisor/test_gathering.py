@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -139,6 +140,27 @@ def test_what_waits_for_a_busy_script_is_no_problem(
 ) -> None:
     node = Node(monkeypatch, members)
     assert node.gathering.problem(others_over=others_over) == problem
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "lived", "told"),
+    [
+        (["bash", "run.sh"], "cd x\ntorchrun a.py\necho done\n", 1.0, True),  # it was not found
+        (["bash", "run.sh"], "echo done\n", 1.0, False),
+        (["bash", "run.sh"], "echo done\n", 6.0, True),
+        (["./run.sh"], "#!/bin/sh\nexec accelerate launch a.py\n", 1.0, True),
+        (["bash", "-c", "torchrun a.py; true"], "", 1.0, True),
+        (["python", "-c", "print()"], "", 1.0, False),
+    ],
+)
+def test_who_never_joined_is_told_of_a_short_script_that_calls_a_launcher(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: list[str], text: str, lived: float,
+    told: bool,  # noqa: FBT001
+) -> None:  # fmt: skip
+    (tmp_path / "run.sh").write_text(text)
+    node = Node(monkeypatch, [], workdir=str(tmp_path), argv=argv)
+    node.rank.began, node.rank.ended = 100.0, 100.0 + lived
+    assert node.gathering.nobody_joined() is told
 
 
 WHERE = "10.0.0.1:29500"

@@ -83,8 +83,12 @@ class Gathering:
             return False
         ranks = self._ranks.values()
         lived = max(((r.ended or 0.0) - (r.began or 0.0) for r in ranks if r.began), default=0.0)
-        seen = any(rank.joined for rank in ranks) or started_by_client(self._job)
-        return lived > BRIEF_SECONDS and not seen
+        if any(rank.joined for rank in ranks) or started_by_client(self._job):
+            return False
+        # A launcher that was called and not seen has failed, whatever its script made of that.
+        return lived > BRIEF_SECONDS or (
+            lived > 0 and worlds.calls_launcher(self._job["argv"], self._job["workdir"])
+        )
 
     def problem(self, *, others_over: bool) -> str:
         """Say what keeps this node's ranks from gathering; empty for nothing that can be seen.

@@ -282,6 +282,11 @@ def more_to_come(rank: List[Member], pid: int, workdir: str) -> bool:
     return False
 
 
+def calls_launcher(command: List[str], workdir: str) -> bool:
+    """Tell whether the shell script of a command, or its text, calls a launcher."""
+    return any(map(_CALL.match, _commands(_script_text(["", *command], workdir))))
+
+
 def _wants_several(launcher: Member) -> bool:
     """Tell whether a launcher waits for several nodes: torchrun also by its environment."""
     words = " ".join(launcher.words)
