@@ -13,7 +13,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON
-from clusterctl.plan.calls import Call, calls_of_words
+from clusterctl.plan.calls import SCRIPTS, Call, calls_of_words
 from clusterctl.plan.launcher_flags import (
     EXCLUDE,
     GPUS,
@@ -53,7 +53,9 @@ _ACCELERATE_ENV = {
 
 def once_a_node(command: tuple[str, ...], env: Iterable[str] = ()) -> str:
     """Return the command that runs a script with a launcher once per node."""
-    words = shlex.join(command) or "COMMAND"
+    # Without a slash it would be looked for in PATH.
+    bare = command and command[0].endswith(SCRIPTS) and "/" not in command[0]
+    words = shlex.join(("bash", *command) if bare else command) or "COMMAND"
     sets = "".join(f" --env {shlex.quote(each)}" for each in env)
     return f"clusterctl launch --launcher direct --procs-per-node 1{sets} -- {words}"
 

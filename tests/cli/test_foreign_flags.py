@@ -131,6 +131,12 @@ def test_consent_is_taken_where_a_question_is_asked(
     assert capsys.readouterr().err.splitlines()[1] == f"hint: clusterctl {instead}"
 
 
+def test_words_before_the_command_are_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["launch", "--nodes", "2", "model.lr=2", "--", "train.py", "x"])
+    hint = "clusterctl launch --nodes 2 -- train.py x model.lr=2"
+    assert capsys.readouterr().err.splitlines()[1] == f"hint: {hint}"
+
+
 def test_another_word_is_no_typo(capsys: pytest.CaptureFixture[str]) -> None:
     main(["launch", "--venv", "x"])
     assert capsys.readouterr().err.splitlines()[1] == "hint: clusterctl launch --help"

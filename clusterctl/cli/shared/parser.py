@@ -175,6 +175,10 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, rest: Sequence[str]) -> NoReturn:
         """End because of words that mean nothing here."""
         wrong, *_ = rest
+        if self.command and not wrong.startswith("-"):
+            what = f"expected the program's own words after it, found {wrong!r} before the `--`"
+            self.command = (*self.command, *rest)
+            self._end(what, self._typed(self._own_words(rest)))
         if self.takes_command and not wrong.startswith("-"):
             what = f"expected `--` before the command, found {wrong!r} without it"
             # Such a word is a line for a shell, and `exec` starts none.

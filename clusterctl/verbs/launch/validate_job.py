@@ -1,7 +1,9 @@
 """Refuses a job that could not be launched in the end, before any node is asked."""
 
 import os
+import re
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +49,7 @@ def require_job(cluster: Cluster) -> None:
         )
     require_command(cluster)
     require_no_launcher(cluster)
+    _require_gpus(cluster)
     _require_planned_ranks(cluster)
     _require_fixed_nodes(cluster.job)
     _require_restarts(cluster.job)
@@ -108,6 +111,17 @@ def _require_replaceable(cluster: Cluster) -> None:
         )
 
 
+def _require_gpus(cluster: Cluster) -> None:
+    """Raise UsageError for a number of GPUs on nodes that use none: it would change nothing."""
+    without = [node for node in cluster.nodes if node.gpus == 0 and node.gpus_limit]
+    if "gpus" in dict(cluster.origins) and len(without) == len(cluster.nodes) > 0:
+        flag, count = cluster.origin("gpus", ""), without[0].gpus_limit
+        raise UsageError(
+            f"{flag}: expected no number of GPUs where the inventory has `gpus: 0`, found {count}",
+            hint=f"for ranks on CPUs, in place of it: --procs-per-node {count}",
+        )
+
+
 _PLANNED = frozenset({
     "--standalone", "--nproc-per-node", "--node-rank", "--master-addr", "--rdzv-endpoint",
     "--num-machines", "--num-processes", "--machine-rank", "--main-process-ip",
@@ -131,12 +145,24 @@ def _require_planned_ranks(cluster: Cluster) -> None:
 
 
 def require_runnable(command: tuple[str, ...], source: Path) -> None:
-    """Refuse a shell script of the folder that the nodes could not start as typed.
+    """Refuse what the nodes could not start as typed: a script, a name without .py, a whole line.
 
     Raises:
-        UsageError: it is no program; with `bash` in front it is.
+        UsageError: it is no program; with `bash` in front, or as several words, it is.
     """
     script, *args = command or ("",)
+    if " " in script.strip() and not args and not (source / script).exists():
+        raise UsageError(
+            f"command: expected words, found a whole line in quotes: {script!r}",
+            hint=f"-- {script.strip()}",
+        )
+    if re.fullmatch(r"\w+", script) and not shutil.which(script):
+        words = [f"{script}.py"] if (source / f"{script}.py").is_file() else ["-m", script]
+        if words[0] != "-m" or (source / script / "__main__.py").is_file():
+            raise UsageError(
+                f"command: expected a program, found {script}, which is one of Python in {source}",
+                hint=f"-- {shlex.join((*words, *args))}",
+            )
     # Without a slash it would be looked for in PATH; the copy on the nodes has the same mode.
     runs = "/" in script and os.access(source / script, os.X_OK)
     here = script.endswith(SCRIPTS) and not Path(script).is_absolute()

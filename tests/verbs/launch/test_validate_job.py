@@ -77,6 +77,41 @@ def test_a_script_that_is_not_in_the_folder_is_refused_before_its_folder_is_mirr
     validate_job.require_runnable(here.job.command, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (("train.py --steps 5",), "-- train.py --steps 5"),
+        (("torchrun train.py ",), "-- torchrun train.py"),
+        (("train", "--steps", "5"), "-- train.py --steps 5"),
+        (("tool", "a b"), "-- -m tool 'a b'"),
+    ],
+)
+def test_what_is_no_program_gets_the_words_to_type(
+    command: tuple[str, ...], hint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "__main__.py").touch()
+    (tmp_path / "with space").touch()
+    with pytest.raises(UsageError) as refused:
+        validate_job.require_runnable(command, tmp_path)
+    assert refused.value.hint == hint
+    for other in (("with space",), ("sh", "-c", "a b"), ("python",), ("nothing",)):
+        validate_job.require_runnable(other, tmp_path)
+
+
+def test_a_number_of_gpus_for_nodes_that_use_none_is_refused() -> None:
+    nodes = tuple(replace(node, gpus=0) for node in CLUSTER.nodes)
+    none = replace(CLUSTER, nodes=nodes)
+    given = effective(none, Options(gpus=2, origins={"gpus": "--gpus"}))
+    with pytest.raises(UsageError, match="--gpus: expected no number of GPUs") as refused:
+        validate_job.require_job(given)
+    assert "--procs-per-node 2" in str(refused.value.hint)
+    one_has = replace(given, nodes=(replace(given.nodes[0], gpus=None), *given.nodes[1:]))
+    validate_job.require_job(one_has)
+    validate_job.require_job(effective(none, Options(gpus=0, origins={"gpus": "--gpus"})))
+
+
 def test_a_script_without_a_folder_for_it_on_the_nodes_is_refused(tmp_path: Path) -> None:
     given = cluster(command=("job.py",))
     nodes = tuple(replace(node, workdir=None) for node in given.nodes)
