@@ -29,6 +29,9 @@ _HOST_LINE = re.compile(r"^[ \t]*Host[ \t=]+(\S.*)$", re.MULTILINE | re.IGNORECA
 _HOST_NAME = re.compile(
     r"^[ \t]*(?:HostName|ProxyJump|IdentityFile|User)[ \t=]", re.MULTILINE | re.IGNORECASE
 )
+_HOST_BLOCK = re.compile(r"^(?=[ \t]*Host[ \t=])", re.MULTILINE | re.IGNORECASE)
+_ADDRESS = re.compile(r"^[ \t]*HostName[ \t=]", re.MULTILINE | re.IGNORECASE)
+_JUMP = re.compile(r"^[ \t]*ProxyJump[ \t=]+(\S+)", re.MULTILINE | re.IGNORECASE)
 _SHOWN_HOSTS = 8
 
 
@@ -94,19 +97,27 @@ def _refuse_other(path: Path, text: str) -> None:
             hint="Slurm chooses the nodes: clusterctl launch --launcher slurm -- train.py\n"
             "in the shell of salloc: clusterctl init --from slurm",
         )
-    hosts = [
-        word
-        for line in _HOST_LINE.findall(text)
-        for word in line.split()
-        if not {"*", "?", "!"} & set(word)
-    ]
-    if hosts and _HOST_NAME.search(text):
+    hosts = _hosts_of_ssh_config(text) if _HOST_NAME.search(text) else []
+    if hosts:
         names = shlex.join(hosts[:_SHOWN_HOSTS]) + (" ..." if len(hosts) > _SHOWN_HOSTS else "")
         include = "" if path.name == "config" else f" (with `Include {path.absolute()}` in it)"
         raise UsageError(
             f"--from {path}: expected a list of hosts, found an ssh_config",
             hint=f"name its hosts; ~/.ssh/config{include} is read: clusterctl init {names}",
         )
+
+
+def _hosts_of_ssh_config(text: str) -> list[str]:
+    """Return the names of hosts, one of each that has several, without jump hosts."""
+    found: dict[str, None] = {}
+    jumps: set[str] = set()
+    for block in _HOST_BLOCK.split(text):
+        if names := _HOST_LINE.match(block):
+            words = [word for word in names[1].split() if not {"*", "?", "!"} & set(word)]
+            found |= dict.fromkeys(words[:1] if _ADDRESS.search(block) else words)
+        for value in _JUMP.findall(block):
+            jumps |= {each.rpartition("@")[2].partition(":")[0] for each in value.split(",")}
+    return [name for name in found if name not in jumps]
 
 
 def slurm_cluster(name: str) -> Cluster:

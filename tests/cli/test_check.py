@@ -36,7 +36,7 @@ def test_an_explanation_needs_no_inventory(
             ["--facts", "facts.json", "--report", "x.pdf"],
             "expected a name that ends in .html",
         ),
-        (["--frobnicate"], "clusterctl check: expected a flag of it, found --frobnicate"),
+        (["--frobnicate"], "clusterctl check: there is no flag --frobnicate"),
     ],
 )
 def test_a_wrong_option_is_a_message_and_exit_code_2(

@@ -205,6 +205,16 @@ def test_hosts_that_are_none_are_all_told(capsys: pytest.CaptureFixture[str]) ->
     assert not Path("hosts.yaml").exists()
 
 
+@pytest.mark.parametrize("words", [["hostfile"], ["--hostfile", "hostfile"]])
+def test_a_file_as_a_host_gets_the_flag_for_it(
+    words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "hostfile").write_text("gpu1 slots=8\n")
+    assert main(["init", *words]) == 2
+    assert "clusterctl init --from hostfile" in capsys.readouterr().err
+    assert not (folder / "hosts.yaml").exists()
+
+
 def test_a_hostfile_is_converted(folder: Path) -> None:
     (folder / "hostfile").write_text("gpu01 slots=8\ngpu02 slots=8\nroot@gpu03 slots=4\n")
     assert main(["init", "--from", "hostfile", "--no-connect", "-i", "new.yaml"]) == 0

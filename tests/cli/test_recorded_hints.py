@@ -125,7 +125,7 @@ def test_every_recorded_hint_can_be_typed() -> None:
     ("hint", "problem"),
     [
         ("hint: clusterctl pul a", "no verb pul"),
-        ("then: clusterctl check --acept-new", "expected a flag of it, found --acept-new"),
+        ("then: clusterctl check --acept-new", "there is no flag --acept-new"),
         ("clusterctl push PATH copies it", "PATH is not what anybody types"),
         ("clusterctl resume a", "expected --checkpoint"),
         ("clusterctl status a shows it, clusterctl stop a ends it", ""),

@@ -346,7 +346,12 @@ def test_an_inventory_is_listed_by_ansible(
         (
             "Host bastion\n  HostName 1.2.3.4\nHost g1 g2\n  ProxyJump bastion\nHost *\n",
             "found an ssh_config",
-            "clusterctl init bastion g1 g2",
+            ": clusterctl init g1 g2",
+        ),
+        (
+            "Host j\n User me\nHost a a2\n HostName 10.0.0.2\n ProxyJump me@j:22\nHost a\n",
+            "found an ssh_config",
+            ": clusterctl init a",
         ),
         (
             "index,ip\ntrainer-28,10.0.0.1\n",

@@ -82,19 +82,21 @@ def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | N
         return Answer(why=f"expected {ours}, found {flag}", words=(ours,))
     if value and known(ours := _OURS.get(name, "")):
         return _instead(flag, ours, value)
-    if not known("--launcher"):  # a verb without a job
-        return _of_inventory(flag, name, value) if known("--inventory") else None
-    readers = _needless, _passed_on, _of_sbatch, _translated, _of_inventory
+    # Without a job, `-f` may stand for "force".
+    readers = [_hostfile, _of_inventory] if name != "-f" else [_of_inventory]
+    if known("--launcher"):
+        readers = [_hostfile, _needless, _passed_on, _of_sbatch, _translated, _of_inventory]
     found = (read(flag, name, value) for read in readers)
     return next(filter(None, found), None)
 
 
-def _needless(flag: str, name: str, value: str) -> Answer | None:
-    if name in _HOSTFILES:
-        return Answer(
-            why=f"{flag}: the hosts are those of the inventory, which init makes of a hostfile",
-            hint=shlex.join(("clusterctl", "init", "--from", value or "hostfile")),
-        )
+def _hostfile(flag: str, name: str, value: str) -> Answer | None:
+    why = f"{flag}: the hosts are those of the inventory, which init makes of a hostfile"
+    hint = shlex.join(("clusterctl", "init", "--from", value or "hostfile"))
+    return Answer(why=why, hint=hint) if name in _HOSTFILES else None
+
+
+def _needless(flag: str, name: str, _value: str) -> Answer | None:
     why = f"{flag} is not needed: clusterctl starts the launcher on every node"
     return Answer(why=why) if name in _SWITCHES else None
 

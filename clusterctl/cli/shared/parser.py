@@ -194,7 +194,7 @@ class Parser(argparse.ArgumentParser):
         if self.command and not near:  # it may be a flag of the command
             self.command = (*self.command, *rest)
             typed = self._own_words(rest)
-        self._end(f"expected a flag of it, found {flag}", self._typed(typed) if typed else "")
+        self._end(f"there is no flag {flag}", self._typed(typed) if typed else "")
 
     def _answer_foreign(self, rest: Sequence[str]) -> None:
         """End because of a flag of another launcher, with what to type instead."""

@@ -185,6 +185,12 @@ def draft(hosts: Sequence[str], *, name: str, identity: Path | None = None) -> D
         UsageError: the identity is no private key, or a pattern fits no host.
     """
     key = None if identity is None else _key(identity)
+    for host in filter(os.path.isfile, hosts):
+        raise UsageError(
+            f"HOST: expected a host, found the file {host}",
+            hint=f"its hosts: {shlex.join(('clusterctl', 'init', '--from', host))}\n"
+            f"a host of that name: clusterctl init USER@{Path(host).name}",
+        )
     return Draft(cluster=cluster_from_hosts(name, expand_patterns(hosts)), identity=key)
 
 
