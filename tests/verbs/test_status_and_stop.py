@@ -451,6 +451,13 @@ def test_a_run_is_found_and_named_by_the_name_that_the_nodes_keep() -> None:
         find_run.choose_run(found, [])
 
 
+def test_a_node_in_place_of_a_run_is_named_as_one() -> None:
+    cluster, found = CLUSTER, find_run.discover(cluster_runs(a=[], b=[]))
+    with pytest.raises(ClusterError, match="run a is known neither") as told:
+        find_run.nodes_of(found, "a", cluster)
+    assert "its lines: clusterctl logs --node a\n" in str(told.value.hint)
+
+
 def test_no_run_at_all() -> None:
     with pytest.raises(ClusterError, match="no run is known"):
         find_run.choose_run(find_run.discover(cluster_runs(a=[], b=[])), [])

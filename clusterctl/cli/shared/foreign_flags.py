@@ -53,6 +53,9 @@ _SWITCHES = frozenset({
 })  # fmt: skip
 
 
+_Reader = Callable[[str, str, str], "Answer | None"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What to type instead of one flag and its value."""
@@ -83,7 +86,7 @@ def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | N
     if value and known(ours := _OURS.get(name, "")):
         return _instead(flag, ours, value)
     # Without a job, `-f` may stand for "force".
-    readers = [_hostfile, _of_inventory] if name != "-f" else [_of_inventory]
+    readers: list[_Reader] = [_hostfile, _of_inventory] if name != "-f" else [_of_inventory]
     if known("--launcher"):
         readers = [_hostfile, _needless, _passed_on, _of_sbatch, _translated, _of_inventory]
     found = (read(flag, name, value) for read in readers)

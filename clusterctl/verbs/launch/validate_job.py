@@ -113,9 +113,11 @@ def _require_replaceable(cluster: Cluster) -> None:
 
 def _require_gpus(cluster: Cluster) -> None:
     """Raise UsageError for a number of GPUs on nodes that use none: it would change nothing."""
+    flag = cluster.origin("gpus", "")
     without = [node for node in cluster.nodes if node.gpus == 0 and node.gpus_limit]
-    if "gpus" in dict(cluster.origins) and len(without) == len(cluster.nodes) > 0:
-        flag, count = cluster.origin("gpus", ""), without[0].gpus_limit
+    # A resume has its run's, whatever that run did with them.
+    if flag.startswith("--") and without and len(without) == len(cluster.nodes):
+        count = without[0].gpus_limit
         raise UsageError(
             f"{flag}: expected no number of GPUs where the inventory has `gpus: 0`, found {count}",
             hint=f"for ranks on CPUs, in place of it: --procs-per-node {count}",

@@ -108,7 +108,11 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
             f"no run is known, and not every node answered: {silent}",
             hint="clusterctl check --only ssh",
         )
-    raise ClusterError("no run is known here", hint="start one: clusterctl launch -- train.py")
+    raise ClusterError(
+        "no run is known here",
+        hint="start one: clusterctl launch -- train.py\n"
+        "runs belong to the `cluster:` of their inventory: -i FILE names another",
+    )
 
 
 def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
@@ -132,7 +136,11 @@ def nodes_of(found: Discovered, run: str, cluster: Cluster) -> Cluster:
         raise CouldNotTell(
             f"{message}; {silent} did not answer", hint="clusterctl check --only ssh"
         )
-    raise ClusterError(f"{message}; runs of other users are not shown", hint="clusterctl runs")
+    hint = "clusterctl runs"
+    if any(run == node.name for node in cluster.nodes):
+        lines = f"its lines: clusterctl logs --node {run}"
+        hint = f"{run} is a node\n{lines}\nits runs: {hint} --node {run}"
+    raise ClusterError(f"{message}; runs of other users are not shown", hint=hint)
 
 
 def _view(

@@ -67,16 +67,17 @@ def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
     bad = {cause.node, *log.left_out}
     names = ",".join(node.name for node in log.cluster.nodes if node.name in bad)
     without = relaunch(log.run, log.cluster, "--exclude", names, name=view.name)
+    way = "continue" if log.cluster.job.checkpoints else "start from the beginning"
     if view.no_restart.startswith(NO_CHECKPOINT):
         without += "; it first names the push that brings a checkpoint to the nodes that lack it"
     if cause.remedy == FAULTY_GPU and len(bad) < len(log.cluster.nodes):
-        return replace(cause, remedy=f"the GPU is faulty; to continue without it: {without}")
+        return replace(cause, remedy=f"the GPU is faulty; to {way} without it: {without}")
     if cause.kind != "node-lost":
         return with_late_nodes(cause, log.late)
     if EACH_OTHER in cause.message:
-        return replace(cause, remedy=f"{cause.remedy}\nto continue without {cause.node}: {without}")
+        return replace(cause, remedy=f"{cause.remedy}\nto {way} without {cause.node}: {without}")
     back = f"when {cause.node} answers: clusterctl check --nodes {shlex.quote(cause.node)}"
-    return replace(cause, remedy=f"to continue without it: {without}\n{back}")
+    return replace(cause, remedy=f"to {way} without it: {without}\n{back}")
 
 
 def with_late_nodes(cause: FirstCause, late: Mapping[str, str]) -> FirstCause:

@@ -122,7 +122,7 @@ def test_the_hint_after_a_lost_node_is_the_command_that_goes_on_without_it() -> 
     cause = judged(None, STOPPED, b_event=LOST).view.first_cause
     assert cause is not None
     assert cause.remedy.splitlines() == [
-        "to continue without it: clusterctl launch --exclude a -- -m train",
+        "to start from the beginning without it: clusterctl launch --exclude a -- -m train",
         "when a answers: clusterctl check --nodes a",
     ]
     no = {"no_restart": "no checkpoint can be taken: step-80: it is missing on b"}
