@@ -43,6 +43,7 @@ _OF_A_CHILD = re.compile(
 )
 """What a program raises because one that it started has failed, which said why above."""
 _TERMINATE = re.compile(r"terminate called (?:after throwing|without an active|recursively)")
+_WITHOUT_WORDS = re.compile("terminate called without an active exception")
 _WHAT = re.compile(r"\s*what\(\):\s+")
 _FATAL = re.compile(r"Fatal Python error: ")
 _ABORTED = re.compile(_FATAL.pattern + "Aborted")
@@ -144,7 +145,9 @@ def last_error(lines: Sequence[str]) -> PrintedError:
         adjacent = not any(earlier.at < index < last.begins for index in ordinary)
         if not (last.chained or adjacent):
             break
-        if earlier.echo and not found.echo:
+        if _WITHOUT_WORDS.match(found.line):  # it aborted while that exception ended it
+            found = earlier
+        elif earlier.echo and not found.echo:
             wraps = last.chained and _OF_RANKS.search(earlier.line)
             found = found._replace(echo=bool(wraps) and not _OF_HTTP.search(found.line))
         elif not earlier.echo and (found.echo or _native(found)):
