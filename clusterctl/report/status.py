@@ -121,6 +121,9 @@ def _checkpoint(console: Console, view: RunStatus) -> None:
         writer = view.checkpoint.run
         whose = f" of {writer}, which this run resumes" if writer not in {"", view.run} else ""
         console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}{whose}"))
+        if node := view.checkpoint.missing_on:
+            text = f"    {node} lacks it, so no restart or resume takes it; `resume --checkpoint"
+            console.print(safe_text(f"{text} latest` names the push that brings it there"))
     elif view.checkpoints:
         none = "none yet" if view.live else "none"
         text = f"{none}: this run has no complete one in {view.checkpoints}"

@@ -4,9 +4,15 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
+from clusterctl.checks.storage.run_paths import share_of
 from clusterctl.errors import CouldNotTell
 from clusterctl.inventory.cluster import Cluster
-from clusterctl.model.checkpoint import Checkpoint, CheckpointsAnswer, NodeCheckpoint
+from clusterctl.model.checkpoint import (
+    Checkpoint,
+    CheckpointsAnswer,
+    NodeCheckpoint,
+    OneCheckpointAnswer,
+)
 from clusterctl.model.dump import NodeDump
 from clusterctl.model.verdict import Verdict
 from clusterctl.plan.run_names import fill_job
@@ -92,9 +98,33 @@ def _with_checkpoint(
     if one is None:
         return view
     checkpoint = Checkpoint(
-        path=one.path, step=one.step, time=one.time, format=one.format, run=one.run
+        path=one.path,
+        step=one.step,
+        time=one.time,
+        format=one.format,
+        run=one.run,
+        missing_on=_lacking(nodes, cluster, view, one.path),
     )
     return replace(view, checkpoint=checkpoint)
+
+
+def _lacking(nodes: Nodes, cluster: Cluster, view: RunStatus, path: str) -> str:
+    """Return a node that has no such checkpoint, which no resume can take then; empty: none found.
+
+    One other node is asked: on disks of their own, all but the one that saved lack it.
+    """
+    folders = [(one.node, one.node_run.workdir) for one in view.nodes if one.node_run][:2]
+    if len({folder for _, folder in folders}) != 1 or len(folders) == 1 or share_of(cluster, path):
+        return ""
+    asked, workdir = folders[1]
+    args = {"workdir": workdir or None, "path": cluster.job.checkpoints, "which": path}
+    request = {asked.name: Request(op="checkpoints", args=args)}
+    answers, errors = call_validated(nodes, request, OneCheckpointAnswer, timeout=ANSWER_SECONDS)
+    seen = [one for answer in answers.values() for one in answer.candidates]
+    lacks = any(error.state == "missing" for error in errors) or not all(
+        one.complete or one.part for one in seen
+    )
+    return asked.name if lacks else ""
 
 
 def _newest(

@@ -209,7 +209,8 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
     def show() -> tuple[dict[str, Any], str]:
         a: dict[str, Any] = {"status": [Message({"node": part("a")})]}
         a["checkpoints"] = checkpoints
-        nodes = FakePool(cluster, {"a": a, "b": {"status": [Message({"node": part("b")})]}})
+        b = {"status": [Message({"node": part("b")})], "checkpoints": [one(RUN, 12)]}
+        nodes = FakePool(cluster, {"a": a, "b": b})
         history = history_of(second, {"lab-first": first}.get)
         _, view = finish(status, nodes, RUN, cluster, history)
         show_status(Screen(), view)
@@ -233,6 +234,42 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
     document, shown = show()
     assert document["checkpoint"]["step"] == 12
     assert "which this run resumes" not in shown
+
+
+@pytest.mark.parametrize(
+    ("b_says", "shared", "told"),
+    [
+        (
+            {"error": {"kind": "missing", "message": "no such file"}},
+            (),
+            "b lacks it, so no restart",
+        ),
+        ({"complete": False}, (), "b lacks it, so no restart"),
+        ({"complete": True}, (), ""),
+        ({"error": {"kind": "missing", "message": "no such file"}}, ("/w",), ""),
+        ({"error": {"kind": "failed", "message": "slow"}}, (), ""),
+    ],
+)
+def test_status_says_that_a_node_lacks_the_newest_checkpoint(
+    b_says: dict[str, Any], shared: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = {"name": "s-4", "path": "/w/out/s-4", "step": 4, "time": 1.0, "run": RUN, "format": "",
+           "complete": True, "why": "", "hash": ""}  # fmt: skip
+    b = b_says if "error" in b_says else {"candidates": [{**one, **b_says}]}
+    job = replace(CLUSTER.job, checkpoints="out")
+    cluster = replace(CLUSTER, job=job, shared=shared)
+    answers = {
+        "a": {"checkpoints": [Message({"candidates": [one]})]},
+        "b": {"checkpoints": [Message(b)]},
+    }
+    for name, answer in answers.items():
+        answer["status"] = [Message({"node": part(name)})]
+    _, view = finish(status, FakePool(cluster, answers), RUN, cluster)
+    assert view.document()["checkpoint"]["missing_on"] == ("b" if told else "")
+    show_status(Screen(), view)
+    shown = capsys.readouterr().out
+    assert "newest checkpoint  /w/out/s-4 (step 4)" in shown
+    assert ("lacks it" in shown) is bool(told)
 
 
 def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
