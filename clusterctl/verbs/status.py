@@ -48,11 +48,12 @@ def with_details(
     run = view.run
     job = fill_job(cluster.job, run, view.name)
     view = replace(view, command=job.command or view.command)
+    view = _with_checkpoint(nodes, cluster, view, history or unrecorded(run))
     if view.state in BAD_ENDS:
         view = replace(view, first_cause=find_cause(nodes, cluster, view))
     if view.state == "hung" or view.ended_by == "hang" or view.stacks_kept:
         view = replace(view, verdict=_kept_verdict(nodes, run, cluster, live=view.live))
-    return _with_checkpoint(nodes, cluster, view, history or unrecorded(run))
+    return view
 
 
 def _kept_verdict(nodes: Nodes, run: str, cluster: Cluster, *, live: bool) -> Verdict | None:

@@ -66,8 +66,10 @@ def why_ended(log: RunLog, view: RunStatus) -> FirstCause | None:
         return cause and with_late_nodes(cause, log.late)
     bad = {cause.node, *log.left_out}
     names = ",".join(node.name for node in log.cluster.nodes if node.name in bad)
-    without = relaunch(log.run, log.cluster, "--exclude", names, name=view.name)
-    way = "continue" if log.cluster.job.checkpoints else "start from the beginning"
+    none = bool(view.checkpoints) and view.checkpoint is None
+    resumes = bool(log.cluster.job.checkpoints) and not none
+    without = relaunch(log.run, log.cluster, "--exclude", names, name=view.name, resumes=resumes)
+    way = "continue" if resumes else "start from the beginning"
     if view.no_restart.startswith(NO_CHECKPOINT):
         without += "; it first names the push that brings a checkpoint to the nodes that lack it"
     if cause.remedy == FAULTY_GPU and len(bad) < len(log.cluster.nodes):

@@ -8,15 +8,16 @@ from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.secret_values import is_secret
 
 
-def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "") -> str:
+def relaunch(run: str, cluster: Cluster, *picks: str, name: str = "", resumes: bool = True) -> str:
     """Return the command: a resume if the job names its checkpoints, else a launch as it was.
 
     Args:
         cluster: the run's nodes and job.
         *picks: the nodes, such as `--exclude gpu2`: of the run's own, not of all the inventory's.
         name: the user's name of the run.
+        resumes: False: it is known to have no checkpoint.
     """
-    if cluster.job.checkpoints:
+    if cluster.job.checkpoints and resumes:
         return shlex.join(("clusterctl", "resume", run, *picks, "--checkpoint", "latest"))
     if cluster.spares:  # else the last nodes that are left would stand by again
         picks = (*picks, "--spares", "0")

@@ -14,10 +14,12 @@ from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.select import select
 from clusterctl.logs.known_errors import FAULTY_GPU
+from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.launch.run_result import RunResult, run_result
+from clusterctl.verbs.runs.join_failure import why_ended
 from clusterctl.verbs.runs.run_log import RunLog
 from clusterctl.verbs.runs.way_on import relaunch
 from tests.verbs.run_answers import CLUSTER, RUN, data, ended, happened
@@ -133,6 +135,14 @@ def test_the_hint_after_a_lost_node_is_the_command_that_goes_on_without_it() -> 
     saves = replace(CLUSTER, job=replace(CLUSTER.job, checkpoints="out"))
     again = f"clusterctl resume {RUN} --exclude a --checkpoint latest"
     assert relaunch(RUN, saves, "--exclude", "a") == again
+    saved = Checkpoint(path="/out/7", step=7, time=1.0, format="dcp")
+    found = judged(None, STOPPED, b_event=LOST, cluster=saves).view
+    log = RunLog(RUN, saves)
+    list(log.take("b", happened(0, **LOST), now=0.0))
+    for checkpoint, verb in ((None, "launch"), (saved, "resume")):  # as far as status looked
+        cause = why_ended(log, replace(found, checkpoints="out", checkpoint=checkpoint))
+        assert cause is not None
+        assert f"without it: clusterctl {verb} " in cause.remedy
 
 
 def test_the_hint_after_a_faulty_gpu_is_the_command_that_goes_on_without_its_node() -> None:
