@@ -55,7 +55,8 @@ def _print_table(screen: Screen, runs: tuple[ListedRun, ...]) -> None:
     wanted = [title for title in rows[0] if wide or title != "ended"]
     widths = columns(rows, wanted, screen.out.width, enough=enough)
     for row in rows:
-        row["command"] = shorten(row["command"], widths.get("command", 0))
+        for title in ("command", "name"):
+            row[title] = shorten(row[title], widths.get(title, 0))
     cells = ([row[title] for title in widths] for row in rows)
     print_table(screen.out, widths, cells, cut=ENOUGH)
 
@@ -121,7 +122,7 @@ def show_pruned(screen: Screen, pruned: Pruned, *, keep: int) -> None:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return text cut in its middle: the program is at its beginning, what differs at its end."""
+    """Return text cut in its middle: what differs between runs is often at its end."""
     if len(text) <= width or width < 1:
         return text
     begin = width // 2
@@ -182,7 +183,15 @@ def _code(run: ListedRun) -> str:
 def _options(options: Mapping[str, object]) -> str:
     """Return the options of the launch that were given."""
     given = {name: one for name, one in options.items() if one not in (None, "", [], {}, False)}
-    return ", ".join(f"{name}={one}" for name, one in given.items() if name != "command")
+    texts = {name: _option(one) for name, one in given.items() if name != "command"}
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
+
+
+def _option(value: object) -> str:
+    if isinstance(value, list):  # words, or variables with their values
+        pairs = ("=".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
+        return " ".join(pairs)
+    return str(value)
 
 
 def show_join(screen: Screen, result: JoinResult) -> None:

@@ -112,6 +112,14 @@ def test_a_long_command_is_cut_in_its_middle() -> None:
     assert "/w/step_5.pt" in row
 
 
+def test_names_that_differ_at_their_end_are_told_apart() -> None:
+    names = [f"sweep-of-a-long-name-lr1e-{n}" for n in range(1, 4)]
+    lines = shown(*(a_run(f"run{n}", name) for n, name in enumerate(names)), width=80).splitlines()
+    assert [n in line for line, n in zip(lines[1:], ("e-1", "e-2", "e-3"), strict=True)] == [
+        True
+    ] * 3
+
+
 def test_columns_without_a_value_are_left_out() -> None:
     titles = shown(a_run("aaaa"), width=200).splitlines()[0].split()
     assert not {"name", "step", "why", "from", "commit"} & set(titles)
@@ -152,7 +160,8 @@ def test_launches_that_were_refused_are_counted_unless_they_are_asked_for(
 
 def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    base = RunRecord(run=RUN, began=10.0, cluster=CLUSTER, options={"name": "base"})
+    options = {"name": "base", "env": [["A", "1"], ["B", "2"]], "launcher_args": ["--tee=3"]}
+    base = RunRecord(run=RUN, began=10.0, cluster=CLUSTER, options=options)
     resumed = Resumed(run=RUN, checkpoint="/c/step_5", step=5)
     again = replace(
         base,
@@ -177,7 +186,8 @@ def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> N
     show_run(on, one_run(views[again.run], again, records))
     text = stream.getvalue()
     for expected in (
-        "short id      efgh", f"{RUN} /c/step_5", "7/9", "commit c0ffee with changes", "name=base",
+        "short id      efgh", f"{RUN} /c/step_5", "7/9", "commit c0ffee with changes",
+        "name=base, env=A=1 B=2, launcher_args=--tee=3",
         "clocks differ", str(tmp_path), f"hint: clusterctl logs {again.run} --chain",
     ):  # fmt: skip
         assert expected in text

@@ -38,7 +38,7 @@ VERBS: dict[str, str] = {
     "stop": "stop a run, and verify that nothing of it is left",
     "runs": "list the runs of a cluster, show one, or compare some",
     "report": "write all that is known of a run into one HTML file",
-    "quarantine": "list the nodes that are kept out after failures, add or remove some",
+    "quarantine": "list the nodes that made runs fail, add or remove some",
     "notify": "test the receivers of messages about runs",
     "export": "write the hosts for DeepSpeed, MPI, Ansible or SSH, or as JSON",
     "forget": "remove the recorded host key of a reinstalled host",
