@@ -304,6 +304,14 @@ _PRIVATE = re.compile(
 """Keys and passwords of a home folder."""
 
 
+_ENVIRONMENT = re.compile(rb"(^|/)\.env(\.(?!example|sample|template|dist)\w+)?\Z")
+
+
+def environment_files(source: SourceTree) -> list[str]:
+    """Return the files of variables, which often hold secrets."""
+    return [path_text(path) for path in source.listing if _ENVIRONMENT.search(path)]
+
+
 def _refuse_home(folder: Path) -> None:
     """Raise UsageError for a home folder, unless an ignore file shows that it is meant."""
     if folder.resolve() == Path.home().resolve() and not (folder / IGNORE_FILE).exists():

@@ -6,6 +6,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 from clusterctl.errors import UsageError
@@ -244,6 +245,9 @@ def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
     emit(Notice(text=f"command: {shlex.join(job.command)}", node=node))
     if job.env_from:
         emit(Notice(text=f"env_from: {', '.join(job.env_from)}", node=node))
+    if job.max_time is not None and node is None:
+        most = timedelta(seconds=round(job.max_time))
+        emit(Notice(text=f"max_time: the run is stopped after {most} (h:mm:ss)"))
     for one in job.notify if node is None else ():
         every = () if one.every is None else (f"every {one.every:g} s",)
         emit(Notice(text=f"notify: {receiver(plain(one))}: {', '.join((*one.on, *every))}"))

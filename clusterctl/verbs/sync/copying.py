@@ -1,5 +1,6 @@
 """The files of a sync on their way: how much there is, whether it may be, and how far it is."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,9 +11,11 @@ from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import LargeCopy
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.run_names import before_names, pattern_of_runs
+from clusterctl.sync.source import IGNORE_FILE
 from clusterctl.transport.fanout import with_ticks
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import CopyProgress, Emit, Notice
+from clusterctl.verbs.sync.result import NodeSync
 
 ANNOUNCED = 10_000_000
 """Bytes for one node above which a line says beforehand how much there is to copy."""
@@ -136,3 +139,14 @@ def checkpoints_in(cluster: Cluster, source: Path) -> list[str]:
         return [folder]
     own = pattern_of_runs(path.parts[0])
     return [one.name for one in source.glob("*") if own.fullmatch(one.name) and one.is_dir()]
+
+
+def warn_of_variables(files: list[str], nodes: Iterable[NodeSync], *, emit: Emit) -> None:
+    """Warn, when they are copied, of files whose secrets all who read the workdir can read."""
+    sent = [node for node in nodes if node.sent]
+    if any(node.sent > len(node.sent_paths) or {*files} & {*node.sent_paths} for node in sent):
+        for file in files[:1]:
+            text = f"{file} is on the nodes now; does it hold secrets?"
+            hint = f"to keep it here: echo {shlex.quote(file)} >> {IGNORE_FILE}"
+            hint += "\n`env_from:` brings variables of this shell to the ranks, and stores none"
+            emit(Notice(text=text, level="warning", hint=hint))

@@ -100,6 +100,14 @@ def test_what_is_no_program_gets_the_words_to_type(
         validate_job.require_runnable(other, tmp_path)
 
 
+def test_the_longest_time_is_told_in_hours_and_minutes() -> None:
+    told: list[Event] = []
+    validate_job.notice_job(cluster(max_time=5400.0).job, emit=told.append)
+    assert "max_time: the run is stopped after 1:30:00 (h:mm:ss)" in [
+        one.text for one in told if isinstance(one, Notice)
+    ]
+
+
 def test_a_number_of_gpus_for_nodes_that_use_none_is_refused() -> None:
     nodes = tuple(replace(node, gpus=0) for node in CLUSTER.nodes)
     none = replace(CLUSTER, nodes=nodes)

@@ -109,6 +109,22 @@ def test_with_nothing_to_do_each_node_is_asked_one_question(
     assert sorted(asked) == [("a", "sync-compare"), ("b", "sync-compare")]
 
 
+def test_a_file_of_variables_is_named_when_it_is_copied(source: Path, work: Path) -> None:
+    def warnings() -> list[str]:
+        cluster = Cluster(name="t", nodes=(node("n", work),))
+        _, events = run_sync(cluster, source)
+        return [one.text for one in events if isinstance(one, Notice) and one.level == "warning"]
+
+    (source / ".env.example").write_text("WANDB_API_KEY=\n")
+    assert warnings() == []
+    (source / ".env").write_text("WANDB_API_KEY=x\n")
+    assert warnings() == [".env is on the nodes now; does it hold secrets?"]
+    assert warnings() == []
+    (source / ".clusterctlignore").write_text(".env\n")
+    (source / "train.py").write_text("print(2)\n")
+    assert warnings() == []
+
+
 def test_only_what_was_placed_is_deleted(source: Path, work: Path) -> None:
     (work / "pkg").mkdir(parents=True)
     (work / "pkg" / "theirs.py").write_text("mine\n")
