@@ -213,7 +213,8 @@ class Session(NodeCommands):
         from clusterctl.verbs.runs import find_run
         from clusterctl.verbs.runs.recorded_job import reached
 
-        record = self._records.find(run, part=part) if run else None
+        own = self.cluster.name
+        record = self._records.find(run, part=part, prefer=own) if run else None
         if record is None:
             pool = self._pool(self.cluster)
             found = find_run.discover(pool)

@@ -74,7 +74,11 @@ def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:
     records = Records()
     if not args.run:
         return Session(known_cluster(args, records), fanout=args.fanout)
-    record = records.find(args.run, part=part)
+    own = ""
+    if has_inventory(args):
+        with contextlib.suppress(InventoryError):  # a run that is recorded needs none
+            own = load_all(args).name
+    record = records.find(args.run, part=part, prefer=own)
     cluster = load_all(args) if record is None and has_inventory(args) else None
     if record is None and not part and (cluster is None or not cluster.nodes):
         refuse_part(args.run, records.with_part(args.run))

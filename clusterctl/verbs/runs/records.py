@@ -151,9 +151,9 @@ class Records:
             return None
         return record if run_id.is_word(run) else None
 
-    def find(self, word: str, *, part: bool = True) -> RunRecord | None:
+    def find(self, word: str, *, part: bool = True, prefer: str = "") -> RunRecord | None:
         """Return the record that a word means, as `resolve` has it; SeveralRuns if several."""
-        run = self.resolve(word, part=part)
+        run = self.resolve(word, part=part, prefer=prefer)
         return self.with_id(run) if run else None
 
     def with_id(self, run: str) -> RunRecord | None:
@@ -165,7 +165,7 @@ class Records:
         )
         return next(filter(None, found), None)
 
-    def resolve(self, word: str, *, part: bool = True) -> str | None:
+    def resolve(self, word: str, *, part: bool = True, prefer: str = "") -> str | None:
         """Return the id of the run that is meant, also of a batch job that has not begun.
 
         No other record is read whole.
@@ -173,6 +173,7 @@ class Records:
         Args:
             word: as `pick_run` has it.
             part: as `pick_run` has it.
+            prefer: the cluster whose runs come first; of others no mere part counts.
 
         Raises:
             SeveralRuns: it is a part of several.
@@ -181,7 +182,10 @@ class Records:
             for path in self.root.glob(f"*/{word}"):
                 if (path / RECORD).is_file() or (path / BATCH).is_file():
                     return word
-        return pick_run(word, self.with_part(word), part=part)
+        known = self.with_part(word)
+        own = {run: name for run, name in known.items() if run_id.cluster_of(run) == prefer}
+        found = pick_run(word, own, part=part)
+        return found or pick_run(word, known, part=part and not prefer)
 
     def with_part(self, word: str) -> dict[str, str]:
         """Return the runs that a word may mean, with their names; the newest is the first."""
@@ -207,7 +211,7 @@ class Records:
             ClusterError: there is none on this machine.
         """
         if run:
-            record = self.find(run, part=False)
+            record = self.find(run, part=False, prefer=cluster)
             if record is None:
                 refuse_part(run, self.with_part(run))
             missing = f"run {run} has no record on this machine"

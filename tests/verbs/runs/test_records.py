@@ -187,6 +187,25 @@ def read_whole(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+def test_of_other_clusters_a_whole_name_or_the_end_of_an_id_counts(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    own, other = "lab-20260101t000000-abcd", "pod-20260101t000001-67sp"
+    for run, name in ((own, "base"), (other, "base")):
+        cluster = replace(record(run).cluster, name=run[:3])
+        records.write(replace(record(run, 10.0), cluster=cluster, options={"name": name}))
+
+    def found(word: str) -> str:
+        one = records.find(word, prefer="lab")
+        return one.run if one else ""
+
+    assert [found(word) for word in ("base", "bas", "ab")] == [own] * 3
+    assert [found(word) for word in (other, "67sp")] == [other] * 2
+    assert [found(word) for word in ("sp", "67s", "pod")] == [""] * 3
+    anywhere = records.find("sp")
+    assert anywhere is not None
+    assert anywhere.run == other
+
+
 def test_a_part_of_an_id_or_a_name_is_enough_and_reads_one_record(
     tmp_path: Path, read_whole: list[str]
 ) -> None:
