@@ -54,7 +54,8 @@ _REMEDIES: dict[str, str] = {
         " name it; the compiler's own words are further up"
     ),
     "no-module": (
-        "install it on every node (clusterctl setup), or name another interpreter as `python:`"
+        "install it on every node (clusterctl setup), or name another interpreter as `python:`;"
+        " if it is a file of yours that git ignores, no sync brings it"
     ),
     "port-taken": PORT_TAKEN,
     "no-script": "the script does not exist in `workdir:`: clusterctl sync copies it there",
@@ -148,7 +149,8 @@ _OLDER_PYTHON = (
 _MISSING = re.compile(r"\bNo such file or directory: (['\"])([^'\"].*?)\1")
 """A FileNotFoundError about a path."""
 _IGNORED = (
-    "a sync leaves out what git ignores: clusterctl push {0} --to {1} copies it from this folder"
+    "a sync brings neither what git ignores nor what a link leads to: clusterctl push {0} --to {1}"
+    " copies it from this folder"
 )
 _PUSH = (
     "clusterctl push {0} copies it from a node that has it;"

@@ -8,6 +8,7 @@ import fnmatch
 import functools
 import logging
 import os
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.node.mirror.tree_hash import (
+    LINK,
     Entry,
     Listing,
     digest_of,
@@ -310,6 +312,19 @@ _ENVIRONMENT = re.compile(rb"(^|/)\.env(\.(?!example|sample|template|dist)\w+)?\
 def environment_files(source: SourceTree) -> list[str]:
     """Return the files of variables, which often hold secrets."""
     return [path_text(path) for path in source.listing if _ENVIRONMENT.search(path)]
+
+
+def outward_links(source: SourceTree) -> list[str]:
+    """Return the links to files outside of the folder: a sync brings the link alone."""
+    found = []
+    for path, entry in source.listing.items():
+        if entry.kind == LINK:
+            with contextlib.suppress(OSError):
+                target = os.fsencode((source.folder / os.fsdecode(path)).readlink())
+                inner = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+                if inner.startswith((b"/", b"..")):
+                    found.append(path_text(path))
+    return found
 
 
 def _refuse_home(folder: Path) -> None:

@@ -266,7 +266,7 @@ class Supervisor:
             return
         seconds = self._job["link"]["lost_after"]
         reason = "%s has been silent for %g s (%s)" % (node, seconds, words)
-        if self._ending.certain and self._peers.others_over:
+        if self._ending.certain and self._peers.others_over and not self._next.may_follow:
             return  # it left after its end, and had told us why
         if self._continues_without(node, reason):
             if self._job.get("elastic") and not self._peers.others[node].spare:

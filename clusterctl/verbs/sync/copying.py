@@ -11,7 +11,7 @@ from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import LargeCopy
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.run_names import before_names, pattern_of_runs
-from clusterctl.sync.source import IGNORE_FILE
+from clusterctl.sync.source import IGNORE_FILE, SourceTree, environment_files, outward_links
 from clusterctl.transport.fanout import with_ticks
 from clusterctl.transport.interface import Reply
 from clusterctl.verbs.events import CopyProgress, Emit, Notice
@@ -141,12 +141,22 @@ def checkpoints_in(cluster: Cluster, source: Path) -> list[str]:
     return [one.name for one in source.glob("*") if own.fullmatch(one.name) and one.is_dir()]
 
 
-def warn_of_variables(files: list[str], nodes: Iterable[NodeSync], *, emit: Emit) -> None:
-    """Warn, when they are copied, of files whose secrets all who read the workdir can read."""
-    sent = [node for node in nodes if node.sent]
-    if any(node.sent > len(node.sent_paths) or {*files} & {*node.sent_paths} for node in sent):
-        for file in files[:1]:
-            text = f"{file} is on the nodes now; does it hold secrets?"
-            hint = f"to keep it here: echo {shlex.quote(file)} >> {IGNORE_FILE}"
-            hint += "\n`env_from:` brings variables of this shell to the ranks, and stores none"
-            emit(Notice(text=text, level="warning", hint=hint))
+def warn_of_copies(source: SourceTree, nodes: Iterable[NodeSync], *, emit: Emit) -> None:
+    """Warn, when they are copied, of files with secrets, and of links that lead nowhere there."""
+    changed = [node for node in nodes if node.sent]
+
+    def copied(files: list[str]) -> str:
+        """Return the first of these files that was sent, or may have been."""
+        known = {path for node in changed for path in node.sent_paths}
+        more = any(node.sent > len(node.sent_paths) for node in changed)
+        return next((file for file in files if more or file in known), "")
+
+    if file := copied(environment_files(source)):
+        text = f"{file} is on the nodes now; does it hold secrets?"
+        hint = f"to keep it here: echo {shlex.quote(file)} >> {IGNORE_FILE}"
+        hint += "\n`env_from:` brings variables of this shell to the ranks, and stores none"
+        emit(Notice(text=text, level="warning", hint=hint))
+    if file := copied(outward_links(source)):
+        text = f"{file} leads out of this folder: the nodes get the link, not what it leads to"
+        hint = f"if they lack that: echo {shlex.quote(file)} >> {IGNORE_FILE}"
+        emit(Notice(text=text, hint=f"{hint}\nthen: clusterctl push {shlex.quote(file)}"))

@@ -13,7 +13,7 @@ from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.model.answers import AbortAnswer, PlaceAnswer, SeenAnswer, TreeAnswer
 from clusterctl.plan.lock import lock_name
 from clusterctl.sync.mirror import Placement, stays_and_needs
-from clusterctl.sync.source import SourceTree, environment_files, read_source, token_in
+from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.events import Emit, Notice, Progress
@@ -23,7 +23,7 @@ from clusterctl.verbs.sync.copying import (
     announce_reading,
     checkpoints_in,
     reported,
-    warn_of_variables,
+    warn_of_copies,
 )
 from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
 from clusterctl.verbs.sync.result import HINTS, NodeSync, SyncOptions, SyncResult, SyncState
@@ -105,7 +105,7 @@ def sync(
         work.run()
     nodes = tuple(work.done[node.name] for node in cluster.nodes)
     remarks(work.kept, nodes, emit=emit)
-    warn_of_variables(environment_files(found), nodes, emit=emit)
+    warn_of_copies(found, nodes, emit=emit)
     return SyncResult(
         cluster=cluster.name,
         source=str(source),

@@ -257,6 +257,17 @@ def test_a_lost_master_ends_the_run_as_without_restarts(make_run: MakeRun) -> No
     assert end["end"]["no_restart"] == f"{run.names[0]}, whose supervisor decides, is lost"
 
 
+def test_a_master_that_is_lost_before_the_next_attempt_ends_the_run(make_run: MakeRun) -> None:
+    run = of_attempts(make_run, lost_after=2).start()
+    wait_for_attempt(run, 1)
+    fail_twice(run, 0)
+    run.kill_supervisor_and_guard(0)
+    end = run.ended(1)
+    assert end["state"] == "failed", "that is what it had been"
+    assert end["end"]["no_restart"] == f"{run.names[0]}, whose supervisor decides, is lost"
+    assert kinds(run, 1, "peer-lost")
+
+
 def test_a_lost_node_ends_the_run_and_the_way_on_without_it_is_named(make_run: MakeRun) -> None:
     run = of_attempts(make_run, lost_after=2).start()
     wait_for_attempt(run, 1)

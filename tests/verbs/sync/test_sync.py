@@ -125,6 +125,23 @@ def test_a_file_of_variables_is_named_when_it_is_copied(source: Path, work: Path
     assert warnings() == []
 
 
+def test_a_link_that_leads_out_of_the_folder_is_named_when_it_is_copied(
+    source: Path, work: Path, tmp_path: Path
+) -> None:
+    def notes() -> list[str]:
+        _, events = run_sync(Cluster(name="t", nodes=(node("n", work),)), source)
+        return [one.text for one in events if isinstance(one, Notice)]
+
+    (source / "inner").symlink_to("pkg/a.py")
+    assert notes() == []
+    (source / "data").symlink_to(tmp_path)
+    told = "data leads out of this folder: the nodes get the link, not what it leads to"
+    assert notes() == [told]
+    assert notes() == []
+    (source / "pkg" / "up").symlink_to("../../elsewhere")
+    assert notes() == ["pkg/up" + told.removeprefix("data")]
+
+
 def test_only_what_was_placed_is_deleted(source: Path, work: Path) -> None:
     (work / "pkg").mkdir(parents=True)
     (work / "pkg" / "theirs.py").write_text("mine\n")
