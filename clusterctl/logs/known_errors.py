@@ -145,6 +145,10 @@ _REMOVED = frozenset({
 _OLDER_PYTHON = (
     "Python no longer has that module since 3.12 or 3.13: name an older interpreter as `python:`"
 )
+_PYTHONHOME = (
+    "Python does not find its own library: remove PYTHONHOME from job.env, env_init or the start"
+    " files of the login shell, such as ~/.bashrc"
+)
 _MISSING = re.compile(r"\bNo such file or directory: (['\"])([^'\"].*?)\1")
 """A FileNotFoundError about a path."""
 _IGNORED = (
@@ -183,6 +187,8 @@ def remedy_for(lines: Sequence[str]) -> str:
     if cause.kind == "no-module" and (module := _NO_MODULE.search(cause.line)):
         if module[1].partition(".")[0] in _REMOVED:
             return _OLDER_PYTHON
+        if module[1] == "encodings":
+            return _PYTHONHOME
         # Without the package itself, Python names only that.
         remedy = _REMEDIES["import-name"] if "." in module[1] else remedy
     missing = _MISSING.search(cause.line) if remedy == _COPY else None

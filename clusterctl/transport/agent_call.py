@@ -318,7 +318,7 @@ class AgentCall(Call):
             return NodeError("bad-output", "exec", "no Python 3.9 or newer was found", hint)
         words = f"the login shell ended ({_status(ending)}) before the agent could speak"
         output = ending.errors.strip() or bytes(self._noise).strip()
-        hint = f"try: ssh {self.node.host} 'exec /bin/sh -c true'"
+        hint = f"try: ssh {self.node.host} 'echo it works'{_ENDS}"
         words += _last_of(output)
         return node_limit(words) or NodeError("bad-output", "exec", words, hint)
 
@@ -338,6 +338,10 @@ class AgentCall(Call):
 
 
 _FOREIGN = "does a login shell's start file leave something running that prints later?"
+_ENDS = (
+    "; if that prints nothing, a start file of the login shell, such as ~/.bashrc, ends or replaces"
+    " it: let its first line be `[[ $- == *i* ]] || return`"
+)
 _OLDER = "the run was started by an earlier version of clusterctl, which cannot tell this"
 _REPORT = "this is a bug in clusterctl; the traceback is in the output of: clusterctl -vv"
 

@@ -281,6 +281,7 @@ LISTEN = "RuntimeError: The server socket has failed to listen on any local netw
         ("ModuleNotFoundError: No module named 'timm.models.registry'", "another version"),
         ("ModuleNotFoundError: No module named 'torch._six'", "another version"),
         ("ModuleNotFoundError: No module named 'distutils'", "an older interpreter"),
+        ("ModuleNotFoundError: No module named 'encodings'", "remove PYTHONHOME"),
         (
             "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name r>",
             "download it once",

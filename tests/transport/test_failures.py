@@ -421,6 +421,8 @@ def test_a_login_shell_with_its_own_mind(
     assert reply.state == state, reply
     if "closed" in rc:
         assert "This account is closed" in error_of(reply).message
+    if rc == "exit 3":
+        assert "a start file of the login shell" in error_of(reply).hint
     if "fork" in rc:
         error = error_of(reply)
         assert error.phase == "limit"
