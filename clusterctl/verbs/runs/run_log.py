@@ -359,7 +359,7 @@ class RunLog:
             log.begins_within = self._cut and offset > 0
         received = log.splitter.received
         if block.dropped > 0:
-            text = f"{block.dropped} bytes of {file} were dropped: its disk was nearly full"
+            text = f"{block.dropped} bytes of {file} were dropped: the disk was full, or it was cut"
             yield Notice(node=node, level="warning", text=text)
         if offset > received:
             text = f"{offset - received} bytes of {file} are missing: it was changed under the run"
