@@ -4,7 +4,7 @@ A `print` on a full disk fails, and training ends with it. A hole at the head of
 room back and moves no offset. `tail` skips the hole by the offset in a file next to the log.
 
 A log that another program cut off, such as `> 0.log` to make room, becomes such a log with a hole:
-else nobody who follows it would see a line until it is as long as before.
+else its followers would see no line until it is as long as before.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LogSpace:
         return found.st_blocks * 512 if found else 0
 
     def _compare(self, log: str, found: Optional[os.stat_result]) -> None:
-        """Mend a log that another program cut off, and tell of one that it took away."""
+        """Repair a log that another program cut off, and tell of one that it took away."""
         inode, size = self._seen.get(log, (0, 0))
         if found and (not inode or (found.st_ino == inode and found.st_size >= size)):
             self._seen[log] = found.st_ino, found.st_size

@@ -178,7 +178,7 @@ class RunFiles:
             return
 
     def size_of(self, log: str) -> int:
-        """Return the largest size that a log has had, as far as it was looked at."""
+        """Return the largest size of a log that was noted."""
         return self._sizes.get(log, 0)
 
     def log_times(self) -> None:
@@ -188,7 +188,7 @@ class RunFiles:
             path = os.path.join(self.paths.folder, log)
             try:
                 size = os.stat(path).st_size
-                if size > self._sizes.get(log, 0):  # one that was cut off is mended soon
+                if size > self._sizes.get(log, 0):  # one that was cut off is repaired soon
                     append_whole(times_of(path), b"%.3f %d\n" % (now, size))
                     self._sizes[log] = size
                     self._times[log] = self._times.get(log, 0) + 1
