@@ -51,7 +51,7 @@ PIECES_LIMIT = 100_000
 PIECE_BYTES = 1024
 """Pieces, beyond one for so many bytes, after which it is not: a node cuts into 20,000 at most."""
 _TEXTS = ("kind", "by", "peer", "node", "lost", "message")
-_NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
+_NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills", "cpu_limit_s")
 
 
 class RunLog:
