@@ -118,10 +118,11 @@ def open_files(node: NodeFacts) -> Iterator[Finding]:
 
 @Check(
     "node.processes",
-    title="a run may start enough processes and threads, for as long as it needs",
+    title="a run may start enough processes and threads, and give them time and memory",
     why="Each rank starts hundreds of threads. At the limit, `fork` and `pthread_create` fail with"
-    " `Resource temporarily unavailable`. At a limit of CPU time, the kernel kills the rank.",
-    fix="Raise `nproc` and `cpu` in /etc/security/limits.conf, or the limit of pids of the"
+    " `Resource temporarily unavailable`. At a limit of CPU time, the kernel kills the rank. One"
+    " of address space fails CUDA, which reserves far more memory than it uses.",
+    fix="Raise `nproc`, `cpu` and `as` in /etc/security/limits.conf, or the limit of pids of the"
     " container.",
     source="https://man7.org/linux/man-pages/man5/limits.conf.5.html",
     blocks=False,
@@ -150,6 +151,15 @@ def processes(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
             wanted="unlimited",
             found=f"{seconds} s",
             remedy="add `* - cpu unlimited` to /etc/security/limits.conf and log in again",
+        )
+    space = node.session_limits.address_space_hard
+    if space is not None and space != UNLIMITED:
+        yield warn(
+            node.node,
+            "a process of this user may reserve little memory",
+            wanted="unlimited",
+            found=f"{space / 1024**3:.1f} GiB of address space",
+            remedy="add `* - as unlimited` to /etc/security/limits.conf and log in again",
         )
     left = node.cgroup.processes_left
     if left is not None and 0 <= left < wanted:

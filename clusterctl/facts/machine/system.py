@@ -114,6 +114,7 @@ class Limits:
     processes_hard: int | None = None
     cpu_hard: int | None = None
     """Seconds of CPU time of a process."""
+    address_space_hard: int | None = None
     stack: int | None = None
 
 
@@ -126,6 +127,7 @@ def parse_limits(text: str) -> Limits:
         nofile_hard=_limit(text, "Max open files" + _SOFT),
         processes_hard=_limit(text, "Max processes" + _SOFT),
         cpu_hard=_limit(text, "Max cpu time" + _SOFT),
+        address_space_hard=_limit(text, "Max address space" + _SOFT),
         stack=_limit(text, "Max stack size"),
     )
 

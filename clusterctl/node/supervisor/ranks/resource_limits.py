@@ -13,12 +13,13 @@ MOST_FILES = 1 << 20
 
 RAISED = (
     resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC, resource.RLIMIT_CPU,
+    resource.RLIMIT_AS,
 )  # fmt: skip
 """Not the stack: glibc sizes the stack of each thread by it. Not core: dumps fill the disk."""
 
 
 def raise_soft_limits() -> None:
-    """Raise the soft limits on files, locked memory, processes and CPU time, also of children."""
+    """Raise the soft limits on files, memory, processes and CPU time; children inherit them."""
     for kind in RAISED:
         soft, hard = resource.getrlimit(kind)
         wanted = hard
