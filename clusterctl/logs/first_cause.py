@@ -145,7 +145,12 @@ def first_cause(reports: Iterable[NodeReport], master: str = "") -> FirstCause |
     candidates = candidates or ends
     first = _of_either(min(candidates, key=lambda end: end.cause.time), candidates)
     also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
-    return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
+    also.discard(_name(first.cause))
+    message = first.cause.message
+    gone = next((report.gone for report in known if report.node == first.cause.node), "")
+    if gone and first.cause.kind == "node-lost":  # it answers again, and knows better
+        message = f"{gone}; {message}"
+    return replace(first.cause, message=message, also=tuple(sorted(also)))
 
 
 def _first_hand(reports: tuple[NodeReport, ...], master: str) -> tuple[NodeReport, ...]:
