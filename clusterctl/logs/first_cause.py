@@ -32,14 +32,6 @@ FAILED = 1
 SIGNAL_BASE = 128
 SLOW = 2.0
 """Seconds of `env_init` that are worth a word."""
-_OUT_OF_MEMORY = (
-    "the kernel's out-of-memory killer ran on the node during the run: use less host memory"
-    " (fewer data workers, a smaller batch), or raise the memory limit of the container"
-)
-_NOT_OUT_OF_MEMORY = (
-    "a user or program on the node sent SIGKILL; the kernel's out-of-memory killer did not run"
-)
-_OOM = "probably the kernel's out-of-memory killer: dmesg -T | tail (on the node)"
 _OWN_KIND = {
     "rank": "rank-ended",
     "launcher": "launcher-ended",
@@ -153,7 +145,12 @@ def first_cause(reports: Iterable[NodeReport], master: str = "") -> FirstCause |
     candidates = candidates or ends
     first = _of_either(min(candidates, key=lambda end: end.cause.time), candidates)
     also = {_name(end.cause) for end in candidates if end.may_be_as_early_as(first)}
-    return replace(first.cause, also=tuple(sorted(also - {_name(first.cause)})))
+    also.discard(_name(first.cause))
+    message = first.cause.message
+    gone = next((report.gone for report in known if report.node == first.cause.node), "")
+    if gone and first.cause.kind == "node-lost":  # it answers again, and knows better
+        message = f"{gone}; {message}"
+    return replace(first.cause, message=message, also=tuple(sorted(also)))
 
 
 def _first_hand(reports: tuple[NodeReport, ...], master: str) -> tuple[NodeReport, ...]:
@@ -313,7 +310,7 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
         signal=number,
         message=("the launcher " if rank is None and number else "")
         + _message(code, number, lines),
-        remedy=_remedy(code, number, lines, event.get("oom_kills")),
+        remedy=_remedy(code, number, lines, event),
         lines=lines,
     )
 
@@ -350,7 +347,7 @@ def _cause_of_node(report: NodeReport, event: Mapping[str, Any], offset: float) 
         time=time,
         kind="supervisor",
         message=str(event.get("message") or "the supervisor died"),
-        remedy=_OOM if "signal 9" in str(event.get("message")) else "",
+        remedy=known_errors.PERHAPS_OOM if "signal 9" in str(event.get("message")) else "",
     )
 
 
@@ -374,17 +371,20 @@ def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:
 
 
 def _remedy(
-    code: int | None, number: int | None, lines: Sequence[str], oom_kills: int | None
+    code: int | None, number: int | None, lines: Sequence[str], event: Mapping[str, Any]
 ) -> str:
-    """Return the remedy; `oom_kills`: number of processes that the kernel killed."""
+    """Return the remedy; `event` tells what a rank that was killed had used up."""
     if code in _COULD_NOT_START and (missing := _NOT_FOUND.search(last_line(lines))):
         return _INSTALL.format(missing[1])
+    oom_kills, cpu_limit_s = event.get("oom_kills"), event.get("cpu_limit_s")
     if number == signal.SIGKILL and oom_kills:
-        return _OUT_OF_MEMORY
+        return known_errors.OUT_OF_MEMORY
     known = known_errors.remedy_for(lines)
+    if not known and cpu_limit_s and number in {signal.SIGKILL, signal.SIGXCPU}:
+        return known_errors.CPU_LIMIT.format(cpu_limit_s)
     if known or number != signal.SIGKILL:
         return known
-    return _OOM if oom_kills is None else _NOT_OUT_OF_MEMORY
+    return known_errors.PERHAPS_OOM if oom_kills is None else known_errors.NOT_OUT_OF_MEMORY
 
 
 def signal_name(number: int) -> str:

@@ -13,6 +13,18 @@ PORT_TAKEN = "launch with another --master-port, or without the flag to use a fr
 
 _COPY = "copy it to every node with clusterctl push, and list it under `job: needs:`"
 FAULTY_GPU = "the GPU is faulty: exclude the node with --exclude"
+OUT_OF_MEMORY = (
+    "the kernel's out-of-memory killer ran on the node during the run: use less host memory"
+    " (fewer data workers, a smaller batch), or raise the memory limit of the container"
+)
+NOT_OUT_OF_MEMORY = (
+    "a user or program on the node sent SIGKILL; the kernel's out-of-memory killer did not run"
+)
+PERHAPS_OOM = "probably the kernel's out-of-memory killer: dmesg -T | tail (on the node)"
+CPU_LIMIT = (
+    "the kernel kills a process of this user there after {} s of CPU time: raise `cpu` in"
+    " /etc/security/limits.conf (ulimit -H -t shows it)"
+)
 _REMEDIES: dict[str, str] = {
     "cuda-oom": "use a smaller batch per device with more gradient accumulation",
     "shared-memory": "give the node (or its container) a larger /dev/shm",
@@ -146,6 +158,10 @@ _REMOVED = frozenset({
 _OLDER_PYTHON = (
     "Python no longer has that module since 3.12 or 3.13: name an older interpreter as `python:`"
 )
+_PYTHONHOME = (
+    "Python does not find its own library: remove PYTHONHOME from job.env, env_init or the start"
+    " files of the login shell, such as ~/.bashrc"
+)
 _MISSING = re.compile(r"\bNo such file or directory: (['\"])([^'\"].*?)\1")
 """A FileNotFoundError about a path."""
 _IGNORED = (
@@ -185,6 +201,8 @@ def remedy_for(lines: Sequence[str]) -> str:
     if cause.kind == "no-module" and (module := _NO_MODULE.search(cause.line)):
         if module[1].partition(".")[0] in _REMOVED:
             return _OLDER_PYTHON
+        if module[1] == "encodings":
+            return _PYTHONHOME
         # Without the package itself, Python names only that.
         remedy = _REMEDIES["import-name"] if "." in module[1] else remedy
     missing = _MISSING.search(cause.line) if remedy == _COPY else None

@@ -21,6 +21,9 @@ from clusterctl.model.from_json import Bounds
 from clusterctl.model.usage import Usage
 from clusterctl.values import dataclass
 
+SUPERVISOR_DIED = "its supervisor died"
+"""Why a node is lost whose machine has been up all the time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
@@ -352,7 +355,7 @@ class NodeRun:
         """Why no supervisor recorded an end; empty: one did."""
         if self.state != "lost":
             return ""
-        return "the machine was rebooted" if self.rebooted else "its supervisor died"
+        return "the machine was rebooted" if self.rebooted else SUPERVISOR_DIED
 
     @property
     def rebooted(self) -> bool:

@@ -41,6 +41,7 @@ class KnownEvent:
     time: Seconds | None = None
     since: Seconds | None = None
     oom_kills: Count | None = None
+    cpu_limit_s: Count | None = None
     env_init_s: Seconds | None = None
     offset_s: Offset | None = None
     error_s: Seconds | None = None

@@ -304,7 +304,7 @@ def _ray(cluster: RayCluster) -> str:
 
 def _state(answer: NodeAnswer) -> Text:
     """Return the word for a node: one that ended as it had lost another is not lost itself."""
-    after_loss = answer.state == "lost" and answer.end is not None
+    after_loss = answer.state == "lost" and answer.end is not None and not answer.cleared_up
     word = "failed" if after_loss else answer.state
     return safe_text(word, STYLES.get(word, ""))
 

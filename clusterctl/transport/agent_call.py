@@ -13,6 +13,7 @@ from clusterctl.transport import agent
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
 from clusterctl.transport.pace import SMALL, Pace
 from clusterctl.transport.stream import ExitInfo, Stream
+from clusterctl.transport.translate_errors import node_limit
 from clusterctl.wire import BadFrame, CutFrame, Message, encode_head, plain, read_message
 
 NOISE_LIMIT = 4 * 1024 * 1024
@@ -246,7 +247,7 @@ class AgentCall(Call):
                 words = str(message.head["crash"])
                 if words == f"KeyError: {self._op!r}":  # the run keeps the agent that began it
                     raise NodeError(OLDER, OPERATION, _OLDER, node=self.node.name)
-                raise NodeError("bad-output", "answer", words, _REPORT)
+                raise node_limit(words) or NodeError("bad-output", "answer", words, _REPORT)
             self._rests_until = math.inf if message.head.pop("rests", False) else -math.inf
             if "beat" not in message.head:
                 return message
@@ -317,8 +318,9 @@ class AgentCall(Call):
             return NodeError("bad-output", "exec", "no Python 3.9 or newer was found", hint)
         words = f"the login shell ended ({_status(ending)}) before the agent could speak"
         output = ending.errors.strip() or bytes(self._noise).strip()
-        hint = f"try: ssh {self.node.host} 'exec /bin/sh -c true'"
-        return NodeError("bad-output", "exec", words + _last_of(output), hint)
+        hint = f"try: ssh {self.node.host} 'echo it works'{_ENDS}"
+        words += _last_of(output)
+        return node_limit(words) or NodeError("bad-output", "exec", words, hint)
 
     def _ended_early(self) -> NodeError:
         """Return why the answers ended before the last one."""
@@ -327,7 +329,8 @@ class AgentCall(Call):
             return self._broken("answer", ending)
         words = f"the agent ended ({_status(ending)}) before its last answer"
         hint = f"was it killed for want of memory? try: ssh {self.node.host} dmesg"
-        return NodeError("lost", "answer", words + _last_of(ending.errors.strip()), hint)
+        words += _last_of(ending.errors.strip())
+        return node_limit(words) or NodeError("lost", "answer", words, hint)
 
     def _broken(self, phase: str, ending: ExitInfo) -> NodeError:
         words = ending.cause or "the connection broke"
@@ -335,6 +338,10 @@ class AgentCall(Call):
 
 
 _FOREIGN = "does a login shell's start file leave something running that prints later?"
+_ENDS = (
+    "; if that prints nothing, a start file of the login shell, such as ~/.bashrc, ends or replaces"
+    " it: let its first line be `[[ $- == *i* ]] || return`"
+)
 _OLDER = "the run was started by an earlier version of clusterctl, which cannot tell this"
 _REPORT = "this is a bug in clusterctl; the traceback is in the output of: clusterctl -vv"
 

@@ -24,6 +24,24 @@ _HOST_DOWN = {
 }
 
 
+LIMIT = "limit"
+"""The phase of a node that lets the user start no more processes, or open no more files."""
+_AT_LIMIT = re.compile(
+    "[^\n;]*(?:annot fork|an't fork|start new thread|Resource temporarily unavailable"
+    "|Too many open files)[^\n;]*"
+)
+_LIMIT_HINT = (
+    "end processes of yours there, or raise the limit: nproc and nofile in"
+    " /etc/security/limits.conf, TasksMax of user.slice, --pids-limit of a container"
+)
+
+
+def node_limit(words: str) -> NodeError | None:
+    """Return the error of a node that is at a limit of this user's; None: other words."""
+    found = _AT_LIMIT.search(words)
+    return NodeError("lost", LIMIT, found[0].strip(), _LIMIT_HINT) if found else None
+
+
 def unexpected_error(name: str, error: Exception) -> NodeError:
     """Turn a bug, or a limit of this machine, into the node's failure only."""
     if isinstance(error, CouldNotTell):

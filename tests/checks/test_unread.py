@@ -68,6 +68,8 @@ ENOUGH = {
     ("node.memlock", "MemoryUse.cma_bytes"): "a kernel without such a reserve does not print it",
     ("node.memlock", "MachineState.memory"): OTHER_CHECK,
     ("node.memlock", "NodeFacts.machine"): OTHER_CHECK,
+    ("node.processes", "Limits.address_space_hard"): "one read gives all limits",
+    ("node.processes", "Limits.cpu_hard"): "as above",
     ("node.memory", "MemoryUse.swap_bytes"): "one read gives all of /proc/meminfo",
     ("ssh.login", "SshStatus.connect_s"): "a connection that was there before took no login",
     ("storage.room", "PathFacts.free_files"): SOME_LACK_IT,

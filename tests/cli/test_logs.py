@@ -88,6 +88,10 @@ def test_an_empty_log_is_told_from_an_answer_that_is_missing(
     monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, TAILS)))
     assert main(["logs", RUN, "--grep", "never"]) == 0
     assert capsys.readouterr() == ("", "no line matches\n")
+    assert main(["logs", RUN, "--since", "2100-01-01"]) == 0
+    hint = capsys.readouterr().err.splitlines()[1]
+    assert hint.startswith(f"hint: clusterctl logs {RUN} --timestamps --tail=1 shows when the last")
+    assert "; this machine's clock is at 20" in hint
     assert main(["logs", RUN, "--grep", "never", "--json"]) == 0
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(module, "open_run", opener(FakePool(CLUSTER, SILENT)))

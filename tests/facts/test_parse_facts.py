@@ -129,6 +129,17 @@ def test_the_error_of_env_init_is_shown_with_the_advice_after_it() -> None:
     assert python.problem.endswith(": x; it printed: NotFound: trainx You can list them")
 
 
+def test_of_a_python_without_its_library_the_line_that_tells_is_shown() -> None:
+    words = (
+        "Fatal Python error: init_fs_encoding\nModuleNotFoundError: No module named 'encodings'\n\n"
+        "Current thread 0x00007f306d662b80 (most recent call first):\n  <no Python frame>\n"
+    )
+    found = Answers(by_key={"command:python": Answer(state="ok", exit_code=1, words=words)})
+    python = parse_facts("a", found, FactRequest(), clock=None).python
+    assert python is not None
+    assert python.problem == "ModuleNotFoundError: No module named 'encodings'"
+
+
 def test_the_holder_of_the_lock() -> None:
     def lock(holder: object) -> RunLock | None:
         return parse_facts(

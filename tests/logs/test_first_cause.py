@@ -207,6 +207,14 @@ def test_a_node_that_a_silent_node_lost_is_named() -> None:
     assert (cause.node, cause.time, cause.also) == ("c", 5.0, ())
 
 
+def test_a_lost_node_that_answers_again_tells_why() -> None:
+    event = {"kind": "peer-lost", "time": 20.0, "since": 5.0, "peer": "b", "message": "silent"}
+    lost = NodeReport(node="b", gone="the machine was rebooted")
+    cause = found(NodeReport(node="a", events=[event]), lost)
+    assert (cause.node, cause.kind) == ("b", "node-lost")
+    assert cause.message == "the machine was rebooted; a lost the connection to it: silent"
+
+
 @pytest.mark.parametrize("more", [{}, {"by": "stop"}, {"by": "lost"}, {"by": "rank", "peer": None}])
 def test_what_was_told_without_a_code_is_no_cause(more: dict[str, Any]) -> None:
     assert first_cause([NodeReport(node="a", events=[told(1.0, **more)])]) is None
@@ -281,6 +289,7 @@ LISTEN = "RuntimeError: The server socket has failed to listen on any local netw
         ("ModuleNotFoundError: No module named 'timm.models.registry'", "another version"),
         ("ModuleNotFoundError: No module named 'torch._six'", "another version"),
         ("ModuleNotFoundError: No module named 'distutils'", "an older interpreter"),
+        ("ModuleNotFoundError: No module named 'encodings'", "remove PYTHONHOME"),
         (
             "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name r>",
             "download it once",

@@ -123,6 +123,11 @@ NONSENSE: dict[str, tuple[list[bytes], str, str]] = {
     "silence": ([SILENCE], "timeout", "no sign of life for 10 s"),
     "half a frame, then silence": ([b"\0\0", SILENCE], "timeout", "no sign of life for 10 s"),
     "a crash without a traceback": ([frame(b'{"crash": ["x"]}')], "bad-output", "x"),
+    "no thread for the agent": (
+        [frame(b'{"crash": "RuntimeError: can\'t start new thread"}')],
+        "lost",
+        "can't start new thread",
+    ),
     "no such operation": (
         [frame(b'{"crash": "KeyError: \'status\'"}')],
         "older",

@@ -406,6 +406,7 @@ def kill(server: Sshd, name: str) -> None:
         ("exit 3", "bad-output"),
         ("echo This account is closed; exit 1", "bad-output"),
         ("exec cat >/dev/null", "timeout"),
+        ("echo '/bin/sh: 1: Cannot fork' >&2; exit 2", "lost"),
     ],
 )
 def test_a_login_shell_with_its_own_mind(
@@ -420,6 +421,13 @@ def test_a_login_shell_with_its_own_mind(
     assert reply.state == state, reply
     if "closed" in rc:
         assert "This account is closed" in error_of(reply).message
+    if rc == "exit 3":
+        assert "a start file of the login shell" in error_of(reply).hint
+    if "fork" in rc:
+        error = error_of(reply)
+        assert error.phase == "limit"
+        assert error.message.endswith("/bin/sh: 1: Cannot fork")
+        assert "nproc and nofile in /etc/security/limits.conf" in error.hint
 
 
 def test_a_start_file_that_prints_in_the_middle(

@@ -165,6 +165,17 @@ def test_a_broken_ssh_config_is_told_in_openssh_words(tmp_path: Path) -> None:
     assert caught.value.phase == "config"
 
 
+def test_a_user_id_without_an_account_is_told_what_ssh_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho No user exists for uid 2000 >&2; exit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(NodeError, match="No user exists for uid 2000") as caught:
+        SshConfigResolver().resolve(NODE)
+    assert "-v /etc/passwd:/etc/passwd:ro" in caught.value.hint
+
+
 def test_without_an_ssh_program_the_inventory_is_enough(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

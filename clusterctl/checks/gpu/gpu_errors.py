@@ -50,7 +50,7 @@ def xid(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     if not devices or node.gpus is None or node.gpus.tool != NVIDIA:
         return
     if node.kernel_log is None:
-        yield _cannot_read(node)
+        yield _unseen(node)
         return
     listed = {gpu_address(gpu.bus_id) for gpu in node.gpus.devices}
     lost = {gpu_address(gpu.address) for gpu in lost_gpus(node)}
@@ -174,6 +174,16 @@ def log(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
                 found=f"{recent[-1].text}, {ago(recent[-1].age_s)}",
                 remedy=remedy,
             )
+
+
+def _unseen(node: NodeFacts) -> Finding:
+    """Return a note: most users may not read the log, and must not take that for a pass."""
+    why = node.why_unknown("kernel_log") or "not read"
+    remedy = "sudo dmesg on the machine of this container can"
+    if node.on_systemd:
+        remedy = "sudo usermod -aG systemd-journal $USER (on the node) lets you read it"
+    message = f"errors of GPUs (Xid) are not seen: your user cannot read the kernel log; {remedy}"
+    return skip(node.node, message, wanted="a kernel log to read", found=why, remedy=remedy)
 
 
 def _cannot_read(node: NodeFacts) -> Finding:

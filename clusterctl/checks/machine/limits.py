@@ -118,10 +118,12 @@ def open_files(node: NodeFacts) -> Iterator[Finding]:
 
 @Check(
     "node.processes",
-    title="a run may start enough processes and threads",
+    title="a run may start enough processes and threads, and give them time and memory",
     why="Each rank starts hundreds of threads. At the limit, `fork` and `pthread_create` fail with"
-    " `Resource temporarily unavailable`.",
-    fix="Raise `nproc` in /etc/security/limits.conf, or the limit of pids of the container.",
+    " `Resource temporarily unavailable`. At a limit of CPU time, the kernel kills the rank. One"
+    " of address space fails CUDA, which reserves far more memory than it uses.",
+    fix="Raise `nproc`, `cpu` and `as` in /etc/security/limits.conf, or the limit of pids of the"
+    " container.",
     source="https://man7.org/linux/man-pages/man5/limits.conf.5.html",
     blocks=False,
     applies=lambda node, _cluster: (
@@ -129,7 +131,7 @@ def open_files(node: NodeFacts) -> Iterator[Finding]:
     ),
 )
 def processes(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
-    """Judge the user's limit, which root does not have, and that of the cgroup."""
+    """Judge the user's limits, of which root has not the first, and that of the cgroup."""
     ranks = max(planned_gpus(cluster, node), 1)
     wanted = PROCESSES_OF_A_RANK * (1 + ranks)
     hard = node.session_limits.processes_hard
@@ -140,6 +142,24 @@ def processes(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
             wanted=f"{wanted} or more for {counted(ranks, 'rank')}",
             found=str(hard),
             remedy="add `* - nproc unlimited` to /etc/security/limits.conf and log in again",
+        )
+    seconds = node.session_limits.cpu_hard
+    if seconds is not None and seconds != UNLIMITED:
+        yield warn(
+            node.node,
+            "the kernel kills a process of this user after some CPU time",
+            wanted="unlimited",
+            found=f"{seconds} s",
+            remedy="add `* - cpu unlimited` to /etc/security/limits.conf and log in again",
+        )
+    space = node.session_limits.address_space_hard
+    if space is not None and space != UNLIMITED:
+        yield warn(
+            node.node,
+            "a process of this user may reserve little memory",
+            wanted="unlimited",
+            found=f"{space / 1024**3:.1f} GiB of address space",
+            remedy="add `* - as unlimited` to /etc/security/limits.conf and log in again",
         )
     left = node.cgroup.processes_left
     if left is not None and 0 <= left < wanted:

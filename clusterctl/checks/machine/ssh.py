@@ -20,6 +20,11 @@ _MESSAGE = {
     "lost": "the connection broke",
     "bad-output": "its reply is not a clusterctl message",
 }
+_OF_PHASE = {
+    "config": "ssh on this machine cannot tell how to reach it",
+    "limit": "it lets your user start no more processes, or open no more files",
+}
+"""What says more than the state."""
 _REMEDY = {
     "unreachable": "ping {host}; check its power and its address",
     "refused": "start the SSH server on the node: sudo systemctl start ssh",
@@ -46,7 +51,9 @@ def connect(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         reach = facts[node.name].reach if node.name in facts else SshStatus(state="unreachable")
         if reach.state != "ok":
-            message = _MESSAGE.get(reach.state, reach.state) + _ping_note(reach)
+            message = _OF_PHASE.get(reach.phase) or (
+                _MESSAGE.get(reach.state, reach.state) + _ping_note(reach)
+            )
             remedy = reach.hint or _REMEDY.get(reach.state, "").format(host=shlex.quote(node.host))
             phase = "" if reach.phase in {"", reach.state} else f"{reach.phase}: "
             words = phase + reach.words

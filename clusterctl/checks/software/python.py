@@ -9,7 +9,7 @@ from clusterctl.checks.finding import Finding, Status, fail, finding, skip, warn
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.checks.storage.shares import MissingShares, skip_missing
-from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER, Python
+from clusterctl.facts.software.python import ENV_INIT, NAME_INTERPRETER, NO_LIBRARY, Python
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.plan.launchers import LAUNCHERS
 
@@ -125,6 +125,9 @@ def _make_python(python: Python, node: str, user: str) -> str:
     make = "sudo apt-get install python3 (on the node)"
     if "Permission denied" in python.problem:
         make = f"let {shlex.quote(user)} read and execute {shlex.quote(python.asked)} (on the node)"
+    elif NO_LIBRARY in python.problem:
+        show = shlex.join(["clusterctl", "exec", "--nodes", node, "--", "printenv", "PYTHONHOME"])
+        return f"{show} shows where it looks: let no start file, such as ~/.bashrc, set that"
     elif python.problem.startswith("no answer"):
         make = shlex.join(["clusterctl", "exec", "--nodes", node, "--", python.asked, "-V"])
         make += " shows how long it takes"

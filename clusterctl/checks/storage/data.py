@@ -218,13 +218,19 @@ def state(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
     """Judge the usual folder: of another one `storage.writable` tells."""
     problem = node.machine_state.state_problem
     if problem and not cluster.node(node.node).state:
+        folder, _, owner = problem.partition(" is a folder of user ")
+        remedy = (
+            "set `state:` of this node to another folder, on a local disk; or remove that one, as"
+            " its owner"
+        )
+        if owner and owner.partition(",")[0] == node.user:
+            remedy = f"chmod 700 {shlex.quote(folder)} (on the node)"
         yield fail(
             node.node,
             "the folder of the runs' state is not this user's alone",
             wanted="a folder of this user, mode 700",
             found=problem,
-            remedy="set `state:` of this node to another folder, on a local disk; or remove"
-            " that one, as its owner",
+            remedy=remedy,
         )
 
 

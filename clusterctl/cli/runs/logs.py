@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -140,9 +141,17 @@ def _of_run(args: argparse.Namespace) -> int:
             if not (printed or args.json or args.follow or errors):
                 asked = (args.grep, args.rank, args.node, args.since)
                 text = "no line matches" if any(asked) else "nothing has been printed yet"
-                shown.screen.say(Notice(text=text))
+                hint = _of_clocks(args.run) if args.since else ""
+                shown.screen.say(Notice(text=text, hint=hint))
     shown.screen.show_errors(errors.values())
     return EXIT_SILENT if errors else 0
+
+
+def _of_clocks(run: str | None) -> str:
+    """Say by which clock `--since` goes: lines have the times of the run's master."""
+    here = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    newest = shlex.join(["clusterctl", "logs", *([run] if run else []), "--timestamps", "--tail=1"])
+    return f"{newest} shows when the last line was printed; this machine's clock is at {here}"
 
 
 def _of_batch(args: argparse.Namespace, batch: BatchJob, state: SlurmState) -> int:

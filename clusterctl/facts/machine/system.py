@@ -112,6 +112,9 @@ class Limits:
     nofile_hard: int | None = None
     """A run raises the soft limits on files and processes to the hard ones."""
     processes_hard: int | None = None
+    cpu_hard: int | None = None
+    """Seconds of CPU time of a process."""
+    address_space_hard: int | None = None
     stack: int | None = None
 
 
@@ -123,6 +126,8 @@ def parse_limits(text: str) -> Limits:
         nofile=_limit(text, "Max open files"),
         nofile_hard=_limit(text, "Max open files" + _SOFT),
         processes_hard=_limit(text, "Max processes" + _SOFT),
+        cpu_hard=_limit(text, "Max cpu time" + _SOFT),
+        address_space_hard=_limit(text, "Max address space" + _SOFT),
         stack=_limit(text, "Max stack size"),
     )
 

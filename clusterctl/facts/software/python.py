@@ -27,6 +27,8 @@ NAME_INTERPRETER = (
     " clusterctl setup makes one there"
 )
 """The remedy if it has no torch: a job is rarely meant to run, with pip's, in the system's."""
+NO_LIBRARY = "No module named 'encodings'"
+"""What a Python prints that does not find its own library: PYTHONHOME leads elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,9 @@ def _why(answer: Answer) -> str:
         # After its error conda prints a line of advice.
         last = " ".join(line.strip() for line in printed[-2:])
         return first + (f"; it printed: {last}" if last else "")
+    for line in answer.words.splitlines():
+        if NO_LIBRARY in line:  # of many lines, and not the last one
+            return line.strip()
     return "what it printed is not an answer" if answer.good else answer.why()
 
 

@@ -37,6 +37,9 @@ RETURN_SECONDS = 30.0
 """How long the master of a further attempt may take until it is there."""
 CLOCK_SECONDS = 600.0
 """How often it is reported again: clocks drift."""
+CLOCK_SET = 2.0
+"""Seconds by which a clock must jump, here or on the master, to be measured again at once; and the
+shortest time between two such reports."""
 
 
 class Worker(Peers):
@@ -75,6 +78,7 @@ class Worker(Peers):
         self._last_error = "no answer"
         self._round_trips: List[Tuple[float, float]] = []
         """By pings: half the time that each took, and this clock minus the master's."""
+        self._offset = self._measured_at = 0.0
         self._welcome = False
         self._bye = False
         self._unacknowledged: List[PeerMessage] = []
@@ -193,17 +197,22 @@ class Worker(Peers):
         self._ping()
 
     def _measure_clock(self, sent: float, there: float) -> None:
-        if len(self._round_trips) == CLOCK_PINGS:
-            return  # reported, and not yet due again
         received = time.time()
-        if received >= sent:  # no clock was set meanwhile
-            self._round_trips.append(((received - sent) / 2, (sent + received) / 2 - there))
+        error, offset = (received - sent) / 2, (sent + received) / 2 - there
+        if len(self._round_trips) == CLOCK_PINGS:  # reported
+            age = time.monotonic() - self._measured_at
+            was_set = abs(offset - self._offset) > max(error, 0.0) + CLOCK_SET
+            if age < CLOCK_SECONDS and not (was_set and age > CLOCK_SET):
+                return
+            self._round_trips.clear()
+        if error >= 0:  # else this clock was set back meanwhile
+            self._round_trips.append((error, offset))
         if len(self._round_trips) < CLOCK_PINGS:
             self._ping()  # the first ones at once: the offset is wanted from the start
             return
-        error, offset = min(self._round_trips)
-        self._events.clock_measured(offset, error)
-        self._loop.call_later(CLOCK_SECONDS, self._round_trips.clear)
+        error, self._offset = min(self._round_trips)
+        self._measured_at = time.monotonic()
+        self._events.clock_measured(self._offset, error)
 
     def _ping(self) -> None:
         if self._channel is not None:

@@ -2,6 +2,9 @@
 
 A `print` on a full disk fails, and training ends with it. A hole at the head of a log gives its
 room back and moves no offset. `tail` skips the hole by the offset in a file next to the log.
+
+A log that another program cut off, such as `> 0.log` to make room, becomes such a log with a hole:
+else its followers would see no line until it is as long as before.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from typing import Dict
+from typing import Dict, Optional, Set, Tuple
 
 from clusterctl.node.file_io import overwrite_start
 from clusterctl.node.run.files.run_files import RunFiles
@@ -24,6 +27,8 @@ A small disk has lower limits.
 """
 MIN_KEPT = 16 << 20
 """The newest bytes of each log, which are never dropped."""
+MOST_SINCE = 64 << 10
+"""Of a log that was cut off: if it is longer than this by now, what it has may be its old head."""
 
 _BLOCK = 4096
 _HOLE = 0x03
@@ -38,12 +43,15 @@ class LogSpace:
         self._limit = limit
         self._dropped: Dict[str, int] = {}
         self._warned = False
+        self._seen: Dict[str, Tuple[int, int]] = {}
+        """Inode and size of each log when it was last well."""
+        self._lost: Set[str] = set()
 
     def check(self) -> None:
         """Warn when room is low, and drop what has to be dropped."""
         try:
             logs: Dict[str, int] = {}
-            for log in self._record.paths.logs():
+            for log in dict.fromkeys([*self._record.paths.logs(), *self._seen]):
                 with contextlib.suppress(OSError):  # no room for its offset: others can give some
                     logs[log] = self._allocated(log)
             for log, size in logs.items():
@@ -71,10 +79,38 @@ class LogSpace:
         if log not in self._dropped:
             # Now, as on a full disk there is no room for a new file.
             self._write_dropped(log, self._dropped_before(log))
+        found: Optional[os.stat_result] = None
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(os.path.join(self._folder, log))
+        self._compare(log, found)
+        return found.st_blocks * 512 if found else 0
+
+    def _compare(self, log: str, found: Optional[os.stat_result]) -> None:
+        """Repair a log that another program cut off, and tell of one that it took away."""
+        inode, size = self._seen.get(log, (0, 0))
+        if found and (not inode or (found.st_ino == inode and found.st_size >= size)):
+            self._seen[log] = found.st_ino, found.st_size
+        elif found and found.st_ino == inode:
+            self._restore_size(log, max(size, self._record.size_of(log)))
+        elif inode and log not in self._lost and os.path.isdir(self._folder):
+            self._lost.add(log)
+            message = "%s was deleted or moved: what is printed there now is lost" % log
+            self._record.event("log-lost", message=message, file=log)
+
+    def _restore_size(self, log: str, until: int) -> None:
+        """Put what was written since behind a hole as long as the log was."""
+        path = os.path.join(self._folder, log)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         try:
-            return os.stat(os.path.join(self._folder, log)).st_blocks * 512
-        except FileNotFoundError:
-            return 0
+            since = os.pread(descriptor, MOST_SINCE + 1, 0)
+            self._write_dropped(log, until)
+            os.ftruncate(descriptor, until)
+            if len(since) <= MOST_SINCE:
+                os.write(descriptor, since)
+        finally:
+            os.close(descriptor)
+        message = "another program cut %s off, which had %d bytes" % (log, until)
+        self._record.event("log-dropped", message=message, file=log, until=until)
 
     def _dropped_before(self, log: str) -> int:
         """Return up to where an earlier attempt dropped a log."""

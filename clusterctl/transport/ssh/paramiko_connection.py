@@ -257,4 +257,9 @@ def paramiko_translated(phase: str, target: str, transport: paramiko.Transport) 
         if not transport.is_active():
             raise NodeError("lost", phase, f"{target}: {error}") from error
         state: State = "timeout" if "imeout" in str(error) else "lost"
-        raise NodeError(state, phase, f"{target}: {error}") from error
+        hint = ""
+        if "Channel closed" in str(error):  # by a server that could not fork
+            hint = (
+                "sshd could not start your shell: journalctl -u ssh (on the node, as root) says why"
+            )
+        raise NodeError(state, phase, f"{target}: {error}", hint) from error

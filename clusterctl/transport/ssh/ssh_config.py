@@ -31,6 +31,10 @@ DEFAULT_PORT = 22
 DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 """The keys that are offered if ssh_config cannot be asked."""
 DEFAULT_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
+_NO_ACCOUNT = (
+    'as root: echo "me:x:UID:GID::$HOME:/bin/sh" >> /etc/passwd, with `id` for both numbers; or'
+    " start the container with -v /etc/passwd:/etc/passwd:ro: ssh needs an account for its user"
+)
 _NUMBER = re.compile("[0-9]{1,9}")
 _DEBUG_LINE = re.compile("^(debug1: |OpenSSH_).*\n?", re.MULTILINE)
 """What `ssh -v` says in addition to its errors."""
@@ -215,6 +219,8 @@ class SshConfigResolver:
             raise NodeError("unreachable", "config", words, hint) from error
         if done.returncode:
             words = _DEBUG_LINE.sub("", done.stderr) or "ssh -G failed"
+            if "No user exists for uid" in words:
+                hint = _NO_ACCOUNT
             raise NodeError("unreachable", "config", words, hint)
         answer: dict[str, list[str]] = {}
         for line in done.stdout.splitlines():

@@ -195,6 +195,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "end": _end,
     "before": lambda _: "job.before runs",
     "log-dropped": _message,
+    "log-lost": _message,
     "notify-failed": lambda event: (
         f"could not tell {_text(event, 'receiver')} of the event {_text(event, 'event')}:"
         f" {_message(event)}"

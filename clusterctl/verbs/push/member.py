@@ -9,7 +9,7 @@ from clusterctl.errors import NodeError
 from clusterctl.model.push import Compared, PushMessage
 from clusterctl.plan.certificate import Identity
 from clusterctl.verbs.events import CopyProgress
-from clusterctl.verbs.push.result import NodePush, failure
+from clusterctl.verbs.push.result import ELSEWHERE, NodePush, failure
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Member:
             received=self.received,
         )
         if self.error is not None:
-            return replace(outcome, **failure(self.error))
+            return replace(outcome, **failure(self.error, ELSEWHERE))
         if self.leader:
             return replace(outcome, state="shared", words=f"shared with {self.leader}")
         if self.extra and not _OWN_RANKS.fullmatch(self.extra):

@@ -11,6 +11,7 @@ from clusterctl.network.choice import choose_network
 from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.preflight.look_at_paths import Look, look
 from clusterctl.verbs.push.result import (
+    ELSEWHERE,
     HERE,
     NodePush,
     PathPush,
@@ -203,7 +204,7 @@ class _Push:
 
 
 def _failed(name: str, path: str, error: NodeError) -> NodePush:
-    return NodePush(node=name, path=path, **failure(error))
+    return NodePush(node=name, path=path, **failure(error, ELSEWHERE))
 
 
 def _lacking(facts: PathFacts, size: int, files: int) -> str:

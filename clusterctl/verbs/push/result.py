@@ -1,5 +1,7 @@
 """What a push was asked for, and what it did on each node."""
 
+import errno
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -68,10 +70,18 @@ class NodePush:
         return self.state not in {"failed", "unreachable"}
 
 
-def failure(error: NodeError) -> dict[str, Any]:
-    """Return the fields of an outcome that tell why a node failed."""
+_DENIED = (os.strerror(errno.EACCES), os.strerror(errno.EROFS))
+ELSEWHERE = "put it where your user may write: --to DIR"
+
+
+def failure(error: NodeError, denied: str = "") -> dict[str, Any]:
+    """Return the fields of an outcome that tell why a node failed.
+
+    `denied`: the hint for a node that refuses its user the path.
+    """
     state = "failed" if error.answered else "unreachable"
-    return {"state": state, "words": str(error), "hint": error.hint}
+    hint = error.hint or (denied if str(error).endswith(_DENIED) else "")
+    return {"state": state, "words": str(error), "hint": hint}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

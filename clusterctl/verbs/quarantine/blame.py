@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from clusterctl.logs.first_cause import EACH_OTHER, FirstCause
+from clusterctl.model.node_run import SUPERVISOR_DIED
 from clusterctl.model.run_record import RecordedCause
 from clusterctl.node.printed_cause import cause_of
 from clusterctl.node.restart.blame import LOST, faulty
@@ -47,7 +48,8 @@ def blamed(view: RunStatus, master: str) -> tuple[Blame, ...]:
 def _reason(cause: FirstCause | RecordedCause) -> str:
     """Return what a first cause says against its node; empty: nothing for certain."""
     if cause.kind == "node-lost":
-        return "" if EACH_OTHER in cause.message else f"{LOST}: {cause.message}"
+        unsure = EACH_OTHER in cause.message or cause.message.startswith(SUPERVISOR_DIED)
+        return "" if unsure else f"{LOST}: {cause.message}"
     elsewhere = {where.rpartition(":")[0] or where for where in cause.also} - {cause.node}
     # What a rank printed before it was killed from outside has nothing to do with that.
     if cause.signal in _FROM_OUTSIDE or elsewhere:

@@ -33,6 +33,8 @@ def warning_of(event: Mapping[str, Any]) -> tuple[str, str]:
             command = str(event.get("command"))[:_SHOWN]
             text = f"`{command}`: what it starts is neither seen nor stopped by clusterctl"
             hint = ""
+        case "log-lost":
+            text, hint = str(event.get("message"))[:_SHOWN], ""
         case _:
             return "", ""
     return text, hint

@@ -117,7 +117,7 @@ def cause_of_ends(view: RunStatus) -> FirstCause | None:
             return _not_reached(view.nodes, when=when) or _cause(
                 answer.node.name, "start-timeout", reason, LATE_REMEDY, when=when
             )
-        if by == "lost":
+        if by == "lost" and not all(one.cleared_up for one in view.nodes):
             return _cause(answer.node.name, "node-lost", reason, LOST_REMEDY, when=when)
     return None
 

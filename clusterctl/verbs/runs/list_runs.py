@@ -13,7 +13,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.model.node_run import Resumed
 from clusterctl.model.run_record import RunEnd
-from clusterctl.node.run.operations.node_run import CLEARED
+from clusterctl.node.run.operations.node_run import CLEARED, CLEARED_UP
 from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
 from clusterctl.verbs.moment import moment
@@ -336,7 +336,7 @@ def reason_of(view: RunStatus | None, end: RunEnd | None) -> str:
         asked = view.nodes if view else ()
         ends = [(one.node.name, one.end) for one in asked if one.end and not one.left_out]
         own = [(node, one) for node, one in ends if one.by != "peer" and one.reason]
-        if all(one.reason.endswith(CLEARED) for _, one in own):
+        if all(one.reason.endswith((CLEARED, CLEARED_UP)) for _, one in own):
             # What is left of a lost node is stopped later, to clear up: its peers knew why.
             own = [(node, one) for node, one in ends if one.by == "peer" and one.reason] or own
         own.sort(key=lambda each: each[1].time or 0.0)

@@ -51,7 +51,7 @@ PIECES_LIMIT = 100_000
 PIECE_BYTES = 1024
 """Pieces, beyond one for so many bytes, after which it is not: a node cuts into 20,000 at most."""
 _TEXTS = ("kind", "by", "peer", "node", "lost", "message")
-_NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills")
+_NUMBERS = ("rank", "exit_code", "signal", "time", "since", "oom_kills", "cpu_limit_s")
 
 
 class RunLog:
@@ -359,7 +359,7 @@ class RunLog:
             log.begins_within = self._cut and offset > 0
         received = log.splitter.received
         if block.dropped > 0:
-            text = f"{block.dropped} bytes of {file} were dropped: its disk was nearly full"
+            text = f"{block.dropped} bytes of {file} were dropped: the disk was full, or it was cut"
             yield Notice(node=node, level="warning", text=text)
         if offset > received:
             text = f"{offset - received} bytes of {file} are missing: it was changed under the run"

@@ -15,6 +15,7 @@ from clusterctl.logs.known_errors import is_secondary
 from clusterctl.model.node_run import LeftOut, NodeEnd, NodeRun, RankState
 from clusterctl.model.run_record import RecordedCause
 from clusterctl.node.peer_link.messages import ORDERED
+from clusterctl.node.run.operations.node_run import CLEARED, CLEARED_UP
 from clusterctl.values import dataclass
 from clusterctl.wire import plain
 
@@ -95,6 +96,11 @@ class NodeAnswer:
     def end(self) -> NodeEnd | None:
         """How its part ended; None: it has not, as far as we know."""
         return self.node_run.end if self.node_run else None
+
+    @property
+    def cleared_up(self) -> bool:
+        """It was lost, and a stop has cleared up later what was left of it."""
+        return self.end is not None and self.end.reason.endswith((CLEARED, CLEARED_UP))
 
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` shows a node."""

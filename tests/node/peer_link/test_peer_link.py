@@ -240,6 +240,30 @@ def test_the_clock_is_measured_and_a_jump_in_the_middle_is_left_out(
         worker.close()
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_a_clock_that_is_set_during_the_run_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    with link(1) as net:
+        worker, clocks = net.worker(0), net.heard["w0"]
+        net.until(lambda: clocks.of("clock"))
+        assert isinstance(worker, Worker)
+        monkeypatch.setattr(worker, "_ping", lambda: None)
+
+        def pongs(ahead: float) -> None:
+            for _ in range(6):
+                worker._measure_clock(time.time(), time.time() - ahead)
+
+        pongs(jump)
+        assert len(clocks.of("clock")) == 1, "a hostile master cannot fill the events"
+        worker._measured_at -= 3
+        pongs(0.5)
+        assert len(clocks.of("clock")) == 1
+        pongs(jump)
+        assert clocks.of("clock")[-1][0] == pytest.approx(jump, abs=0.5)  # type: ignore[index]
+        worker.close()
+
+
 @pytest.mark.parametrize("wrong", ["token", "run's token", "another's", "certificate", "name"])
 def test_nobody_else_is_let_in(wrong: str) -> None:
     with link(1, lost_after=1.0) as net:

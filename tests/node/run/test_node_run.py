@@ -12,7 +12,7 @@ import pytest
 
 from clusterctl.node import run_lock
 from clusterctl.node.run.files.run_paths import NO_PATHS, NodePaths
-from clusterctl.node.run.operations.node_run import NodeRun, held_lock
+from clusterctl.node.run.operations.node_run import CLEARED_UP, NodeRun, held_lock
 from clusterctl.node.run.operations.status import RecordedProcesses
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.boot import boot_id
@@ -120,6 +120,21 @@ def test_the_end_that_a_dead_supervisor_did_not_write_is_written_once(node_run: 
     assert (end["state"], end["by"]) == ("stopped", "stop")
     assert end["reason"] == "a test; its supervisor had died"
     assert end["ranks"] == [{"rank": 0, "state": "ended"}]
+
+
+@pytest.mark.parametrize("rebooted", [True, False])
+def test_a_lost_part_that_is_cleared_up_keeps_why_and_when_it_was_lost(
+    node_run: NodeRun, *, rebooted: bool
+) -> None:
+    boot = "another" if rebooted else boot_id()
+    Path(node_run.paths.supervisor).write_text(json.dumps({"boot_id": boot}))
+    Path(node_run.paths.heartbeat).touch()
+    os.utime(node_run.paths.heartbeat, (5000.0, 5000.0))
+    node_run._replace(job={"run": "lab-1"}).write_missing_end("stopped by ada", lost=True)
+    end = json.loads(Path(node_run.paths.end).read_text())
+    why = "the machine was rebooted" if rebooted else "its supervisor died"
+    assert (end["state"], end["reason"]) == ("lost", why + CLEARED_UP)
+    assert end["time"] == 5000.0 < end["over"]
 
 
 GPU = "GPU-00000000-1111-2222-3333-444444444444"

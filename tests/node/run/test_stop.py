@@ -390,6 +390,19 @@ def test_a_start_that_was_slow_comes_too_late_after_a_stop(make_run: MakeRun) ->
     assert run.stop(planned=planned) == stopped
 
 
+def test_a_live_run_whose_folder_was_deleted_is_not_called_absent(make_run: MakeRun) -> None:
+    run = make_run(SLEEP).start()
+    run.wait_for_log(0, b"here")
+    run.delete_folder()
+    where = {**run.where(), "lock": run.plan.nodes[0].lock}
+    error = run.call(0, "status", where)[-1].head["error"]
+    assert error["kind"] == "no-folder"
+    assert f"{run.plan.run} lives on this node, but its folder was deleted" in error["message"]
+    assert error["hint"] == f"clusterctl stop {run.plan.run} ends it"
+    assert run.stop(lock=where["lock"])["gone"]
+    assert run.call(0, "status", where)[-1].head["error"]["kind"] == "no-run"
+
+
 def test_a_stop_leaves_the_deleted_folder_of_a_live_part_alone(make_run: MakeRun) -> None:
     run = make_run(SLEEP).start()
     run.wait_for_log(0, b"here")

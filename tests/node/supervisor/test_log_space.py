@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +15,10 @@ from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.files.run_paths import NodePaths, dropped_of
 from clusterctl.node.supervisor import log_space
 from clusterctl.node.supervisor.log_space import LogSpace
+from clusterctl.verbs.runs.event_warnings import warning_of
 from tests.node.conftest import Run
 from tests.small_disk import small_disk
+from tests.waiting import wait_until
 
 MakeRun = Callable[..., Run]
 
@@ -98,6 +102,51 @@ def test_a_filesystem_without_holes_is_reported(
 
 def test_a_folder_that_was_deleted_disturbs_nothing(tmp_path: Path) -> None:
     LogSpace(RunFiles(NodePaths(str(tmp_path / "gone")))).check()
+
+
+TICKS = """
+import time
+from pathlib import Path
+print("before" + "." * 100, flush=True)
+for n in range(2):
+    while not Path(f"go{n}").exists():
+        time.sleep(0.01)
+    print("after", n, flush=True)
+"""
+
+
+def test_a_log_that_another_program_cuts_off_is_followed_without_a_gap(make_run: MakeRun) -> None:
+    run = make_run(TICKS).start()
+    log, times = (Path(run.paths().folder, f"ranks/0.{what}") for what in ("log", "times"))
+    with ThreadPoolExecutor() as beside:
+        followed = beside.submit(run.tail, follow=True)
+        run.wait_for_log(0, b"before")
+        wait_until(lambda: times.exists() and b" 107" in times.read_bytes())
+        os.truncate(log, 0)
+        (run.workdir / "go0").touch()
+        wait_until(lambda: log.stat().st_size == 107 + len("after 0\n"))
+        (run.workdir / "go1").touch()
+        pieces = [m for m in followed.result() if m.head.get("data") == "ranks/0.log"]
+    assert b"".join(m.body for m in pieces) == b"before" + b"." * 100 + b"\nafter 0\nafter 1\n"
+    assert (
+        "another program cut ranks/0.log off, which had 107 bytes"
+        in Path(run.paths().events).read_text()
+    )
+
+
+def test_a_log_that_another_program_takes_away_is_named_once(tmp_path: Path) -> None:
+    paths = NodePaths(str(tmp_path))
+    log = tmp_path / "ranks" / "0.log"
+    log.parent.mkdir()
+    log.write_text("x")
+    room = LogSpace(RunFiles(paths))
+    room.check()
+    log.rename(tmp_path / "ranks" / "0.log.1")
+    for _ in range(2):
+        room.check()
+        log.touch()  # as logrotate does
+    (event,) = Path(paths.events).read_text().splitlines()
+    assert "ranks/0.log was deleted or moved" in warning_of(json.loads(event))[0]
 
 
 def test_a_log_on_a_disk_that_stays_short_is_not_dropped_a_little_at_every_look(

@@ -33,6 +33,9 @@ def test_a_node_that_was_lost_is_blamed() -> None:
     lost = cause("node-lost", "a lost the connection to it: no message", rank=None, lines=())
     reason = "the node was lost: a lost the connection to it: no message"
     assert blamed(view(lost), "a") == (Blame(node="b", run=RUN, reason=reason, time=5.0),)
+    for words in ("the machine was rebooted", "its supervisor died"):
+        known = replace(lost, message=f"{words}; {lost.message}")
+        assert bool(blamed(view(known), "a")) is (words == "the machine was rebooted")
     either = "it and a lost the connection to each other: x; either may have been cut off"
     assert blamed(view(replace(lost, message=either)), "a") == ()
 

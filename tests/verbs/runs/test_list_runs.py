@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from clusterctl.model.run_record import RunEnd
-from clusterctl.node.run.operations.node_run import CLEARED
+from clusterctl.node.run.operations.node_run import CLEARED, CLEARED_UP
 from clusterctl.verbs.launch.run_result import remember_seen
+from clusterctl.verbs.quarantine.blame import blamed
 from clusterctl.verbs.runs import list_runs
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.status import status
@@ -180,6 +181,14 @@ def test_why_a_run_ended_is_not_told_by_a_node_that_was_left_out_before() -> Non
     }
     _, view = finish(status, FakePool(CLUSTER, nodes), RUN, CLUSTER)
     assert (view.state, list_runs.reason_of(view, None)) == ("stopped", "stopped by ada")
+
+
+def test_a_stop_blames_no_node_of_a_run_whose_machines_were_all_rebooted() -> None:
+    end = {"state": "lost", "by": "lost", "reason": f"the machine was rebooted{CLEARED_UP}"}
+    nodes = {name: answers(part(name, "lost", end={**end, "time": 9.0})) for name in ("a", "b")}
+    _, view = finish(status, FakePool(CLUSTER, nodes), RUN, CLUSTER)
+    assert (view.state, view.first_cause, blamed(view, "a")) == ("lost", None, ())
+    assert list_runs.reason_of(view, None) == "the machine was rebooted; cleared up later"
 
 
 def test_a_node_that_was_cleared_up_later_does_not_tell_why_the_run_ended() -> None:

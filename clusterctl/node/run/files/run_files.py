@@ -177,6 +177,10 @@ class RunFiles:
         except OSError:
             return
 
+    def size_of(self, log: str) -> int:
+        """Return the largest size of a log that was noted."""
+        return self._sizes.get(log, 0)
+
     def log_times(self) -> None:
         """Record how each log grew, as lines `unix time, size` in a file next to it."""
         now = time.time()
@@ -184,7 +188,7 @@ class RunFiles:
             path = os.path.join(self.paths.folder, log)
             try:
                 size = os.stat(path).st_size
-                if size != self._sizes.get(log, 0):
+                if size > self._sizes.get(log, 0):  # one that was cut off is repaired soon
                     append_whole(times_of(path), b"%.3f %d\n" % (now, size))
                     self._sizes[log] = size
                     self._times[log] = self._times.get(log, 0) + 1

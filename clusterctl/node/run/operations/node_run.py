@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from clusterctl.node.run.files.run_paths import NO_PATHS, NodePaths
 from clusterctl.node.run.files.stop_file import remove_stop_file_of
 from clusterctl.node.run.operations.status import RecordedProcesses, is_alive, supervisor_keys
 from clusterctl.node.run.processes import processes
+from clusterctl.node.run.processes.boot import boot_id
 from clusterctl.node.run.processes.processes import (
     KILL_TIMEOUT,
     TERM_TO_KILL,
@@ -27,6 +29,8 @@ EMPTY_SCANS = 2
 """How often nothing must have been seen for it to be proven."""
 CLEARED = "; its supervisor had died"
 """The end of the reason that `stop` records in the place of a supervisor."""
+CLEARED_UP = "; cleared up later"
+"""The end of it if the run was lost before: what a stop finds then is not what it did."""
 
 
 def held_lock(args: Dict[str, Any]) -> str:
@@ -134,15 +138,24 @@ class NodeRun(NamedTuple):
         if not self.job or os.path.exists(self.paths.end):
             return
         remove_stop_file_of(self.paths)
-        ranks = read_json(self.paths.supervisor).get("ranks", [])
+        saved = read_json(self.paths.supervisor)
+        ranks = saved.get("ranks", [])
         for rank in ranks:
             rank["state"] = "ended"
-        self._write_end(reason + CLEARED, ranks, lost=lost)
+        reason += CLEARED
+        if lost:
+            rebooted = saved.get("boot_id") != boot_id()
+            reason = "the machine was rebooted" if rebooted else "its supervisor died"
+            reason += CLEARED_UP
+        self._write_end(reason, ranks, lost=lost)
 
     def _write_end(self, reason: str, ranks: List[Dict[str, Any]], *, lost: bool = False) -> None:
         if os.path.exists(self.paths.end):
             return
-        now = time.time()
+        over = when = time.time()
+        if lost:
+            with contextlib.suppress(OSError):
+                when = os.stat(self.paths.heartbeat).st_mtime
         state, by = ("lost", "lost") if lost else ("stopped", "stop")
-        end = {"state": state, "by": by, "exit_code": None, "time": now, "over": now}
+        end = {"state": state, "by": by, "exit_code": None, "time": when, "over": over}
         RunFiles(self.paths).end({"schema": 1, **end, "reason": reason, "ranks": ranks})

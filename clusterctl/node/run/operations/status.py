@@ -108,7 +108,14 @@ def find_run(args: Dict[str, Any]) -> NodePaths:
     paths = NodePaths.of(args)
     problem = paths.ownership_problem()
     if problem or not read_json(paths.job):
-        message = "run %s was not on this node (%s)" % (args["run"], problem or paths.folder)
+        from clusterctl.node.run.operations.node_run import NodeRun  # noqa: PLC0415  (imports much)
+
+        where = problem or paths.folder
+        if NodeRun.find(args).holds_lock():
+            message = "run %s lives on this node, but its folder was deleted (%s)"
+            hint = "clusterctl stop %s ends it" % args["run"]
+            raise OperationError("no-folder", message % (args["run"], where), hint=hint)
+        message = "run %s was not on this node (%s)" % (args["run"], where)
         raise OperationError("no-run", message, folder=paths.folder)
     return paths
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Tuple
@@ -273,7 +274,11 @@ class Ranks:
         self._events.rank_ended()
 
     def _if_killed(self, number: Optional[int]) -> Dict[str, Optional[int]]:
-        return {"oom_kills": self.oom_kills()} if number == signal.SIGKILL else {}
+        if number not in (signal.SIGKILL, signal.SIGXCPU):
+            return {}
+        found = {"oom_kills": self.oom_kills()} if number == signal.SIGKILL else {}
+        limit = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        return found if limit == resource.RLIM_INFINITY else {**found, "cpu_limit_s": limit}
 
     def oom_kills(self) -> Optional[int]:
         """Return how many processes the out-of-memory killer ended since the start."""

@@ -11,12 +11,15 @@ import resource
 MOST_FILES = 1 << 20
 """Open files; some programs loop over all numbers up to their limit, which may be a billion."""
 
-RAISED = (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
+RAISED = (
+    resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC, resource.RLIMIT_CPU,
+    resource.RLIMIT_AS,
+)  # fmt: skip
 """Not the stack: glibc sizes the stack of each thread by it. Not core: dumps fill the disk."""
 
 
 def raise_soft_limits() -> None:
-    """Raise the soft limits on open files, locked memory and processes; children inherit them."""
+    """Raise the soft limits on files, memory, processes and CPU time; children inherit them."""
     for kind in RAISED:
         soft, hard = resource.getrlimit(kind)
         wanted = hard
