@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator
 
+from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.wrap import DOCKER_LIKE
 from clusterctl.plan.launcher_flags import Start
 
@@ -92,6 +93,18 @@ def _accelerate_alone(start: Start, counts: str) -> Iterator[tuple[str, str]]:
     if start.has("--use-deepspeed") and way not in {"standard", "nossh"}:
         message = "with DeepSpeed accelerate starts the ranks of other nodes itself, by pdsh"
         yield message, "add --deepspeed_multinode_launcher standard"
+
+
+def without_cpu(start: Start, nodes: Collection[Node]) -> Iterator[tuple[str, str]]:
+    """Yield what keeps CPU ranks of accelerate apart: it tells each of them to look for GPUs."""
+    on_cpus = bool(nodes) and all(node.gpus_wanted == 0 for node in nodes)
+    given = start.has("--cpu", "--use-cpu", "--multi-gpu", "--use-fsdp", "--config-file")
+    if on_cpus and start.name == "accelerate launch" and not given and "--cpu" not in start.program:
+        message = (
+            f"accelerate launch without --cpu sets ACCELERATE_USE_CPU=False: {_ALONE},"
+            " unless the program calls Accelerator(cpu=True)"
+        )
+        yield message, "add --cpu"
 
 
 def has_config(start: Start) -> bool:

@@ -301,6 +301,21 @@ def test_what_a_condition_or_a_default_decides_is_a_warning(form: str) -> None:
     assert not any(each.fatal for each in found)
 
 
+ACCELERATE = f"{RIGHT['accelerate']} --lr 1"
+
+
+def test_accelerate_without_cpu_is_a_warning_on_nodes_without_gpus() -> None:
+    cpus = Cluster(name="lab", nodes=(node(0, gpus=0), node(1, gpus=0)))
+    (found,) = problems(ACCELERATE, cluster=cpus)
+    assert "each node would train alone" in found.message
+    assert (found.hint, found.fatal) == ("add --cpu", False)
+    assert problems(ACCELERATE) == []
+    for line in (f"{ACCELERATE} --cpu", ACCELERATE.replace("launch", "launch --cpu")):
+        assert problems(line, cluster=cpus) == []
+    (every, *_) = problems("accelerate launch t.py", cluster=cpus, options=Options())
+    assert '--main_process_port "$MASTER_PORT"; add --cpu; then: ' in every.hint
+
+
 @pytest.mark.parametrize("word", ["source", "."])
 def test_a_script_that_another_one_reads_is_read_too(word: str) -> None:
     (found,) = problems(f"{word} common.sh", files={"common.sh": "torchrun --standalone t.py"})
