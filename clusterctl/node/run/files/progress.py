@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
 STEP = re.compile(
-    r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter(?:\(train\))?)[\"']?"
+    r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter(?:\(train\))?|updates?(?==))[\"']?"
     r"[ \t]{0,9}[:=#]?[ \t]{0,9}(?:[\"']|\[[ \t]{0,9})?(\d{1,12})"
     r"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?![\w%]|[.,]\d)",
     re.IGNORECASE,
@@ -40,8 +40,8 @@ _BAR = re.compile(r"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,500}\|[ \t](\d{1,
 """A bar of tqdm without a title, as the Trainer of transformers has one for its steps."""
 _NUMBER = r"(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)"
 _LOSS = re.compile(
-    r"(?<![a-z_/.])(?<!eval )(?<!val )(?<!validation )(?:train[_/ ])?loss(?: train)?[\"']?"
-    r"[ \t]{0,9}[:= ][ \t]{0,9}[\"']?(?:(?:nan|inf)\b|" + _NUMBER + ")"
+    r"(?<![a-z_/.])(?<!eval )(?<!val )(?<!validation )(?<!valid )(?<!test )(?:train[_/ ])?"
+    r"loss(?: train)?[\"']?[ \t]{0,9}[:= ][ \t]{0,9}[\"']?(?:(?:nan|inf)\b|" + _NUMBER + ")"
 )
 """`Loss: 2.31`, `'loss': 2.31`, `train_loss=2.31`, `lm loss: 1.2E+01`; not of an evaluation."""
 _TOKENS = re.compile(
