@@ -62,6 +62,12 @@ def read_name(name: str) -> NameParts:
     return NameParts(step=step, epoch=epoch, date=date)
 
 
+def is_only_dated(name: str) -> bool:
+    """Tell whether a name has a date, and no step or epoch: it may be that of a run."""
+    parts = read_name(name)
+    return parts.date is not None and parts.step is None and parts.epoch is None
+
+
 def is_of_rank(name: str) -> bool:
     """Tell whether a name says that it has the part of a rank: `optim_000100_rank0.pt`."""
     return _RANK.search(name) is not None
