@@ -48,9 +48,12 @@ _TOKENS = re.compile(
     r"(?<![\w.,])(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
     r" ?(?:tok|tokens)/s(?:ec)?(?!\w)"
     r"|(?<![a-z])(?:tps|tok(?:ens)?/s(?:ec)?|tokens_per_s(?:ec|econd)?(?:_per_gpu)?|tokens/train_per_sec_per_gpu)[\"']?"
-    r"[ \t]{0,9}[:=][ \t]{0,9}[\"']?(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
+    r"[ \t]{0,9}[:=][ \t]{0,9}[\"']?(\d{1,3}(?:,\d{3}){1,4}(?![\d,])"
+    r"|\d{1,15}(?:\.\d{1,20})?(?:[km](?!\w))?)"
 )
-"""`1812 tok/s`, `tps: 1,234`, `'tokens_per_second_per_gpu': 1234.5`: of the run or of a GPU."""
+"""`1812 tok/s`, `tps: 1,234`, `'tokens_per_second_per_gpu': 1234.5`, `tokens/s: 5.11k`: of the run
+or of a GPU."""
+_LARGER = {"": 1, "k": 1_000, "m": 1_000_000}
 OWN_SECONDS, OWN_LINES = 0.3, 200
 """How long a pattern of the job may take, and in how many of the last lines it is looked for."""
 _LATE: Set[str] = set()
@@ -135,7 +138,8 @@ def own_progress(patterns: Sequence[str], printed: bytes) -> Progress:
 def _number(text: str) -> Optional[float]:
     """Return the number that was printed; None: it is none, or none that JSON carries."""
     with contextlib.suppress(ValueError):
-        number = float(text.replace(",", ""))
+        digits = text.rstrip("kmKM")
+        number = float(digits.replace(",", "")) * _LARGER.get(text[len(digits) :].lower(), math.nan)
         if math.isfinite(number) and 0 <= number < 1 << 53:
             return number
     return None
