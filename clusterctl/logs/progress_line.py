@@ -97,19 +97,21 @@ def progress_in(line: str) -> JobProgress | None:
             of_epoch=True,
             eta_s=_left(whole),
         )
-    steps, epoch = list(STEP.finditer(line)), _EPOCH.search(line)
+    steps, alone = list(STEP.finditer(line)), _epoch_alone(line)
+    found = _EPOCH.search(line)
+    epoch = float(found[1]) if found else alone and alone.epoch
     if not steps:
-        return JobProgress(epoch=float(epoch[1])) if epoch else _epoch_alone(line)
+        return JobProgress(epoch=epoch) if found else alone
     step, total = numbers_of(next((one for one in steps if one[2]), steps[-1]))
     seconds = _SECONDS_A_STEP.search(line)
-    found = JobProgress(
+    progress = JobProgress(
         step=step,
         total=total,
-        epoch=float(epoch[1]) if epoch else None,
+        epoch=epoch,
         steps_per_s=1 / float(seconds[1]) if seconds and float(seconds[1]) else None,
         eta_s=_left(_ETA.search(line)),
     )
-    return _with_eta(found)
+    return _with_eta(progress)
 
 
 def progress_of(

@@ -130,6 +130,12 @@ def test_an_epoch_without_a_step(line: str, epoch: int, epochs: int | None) -> N
     assert progress_of(["step 3/100", line]) == JobProgress(step=3, total=100)
 
 
+def test_a_step_that_begins_again_with_each_epoch_has_its_epoch() -> None:
+    lines = [f"[RANK0] Epoch {epoch} | Iter 10 | Train Loss 2.5" for epoch in (1, 2)]
+    assert progress_in(lines[1]) == JobProgress(step=10, epoch=2)
+    assert progress_of([lines[1]], [lines[0].replace("10", "5")], 10.0) == progress_in(lines[1])
+
+
 def test_two_lines_and_their_times_tell_the_rate() -> None:
     found = progress_of(["step 30/100", "saving"], ["step 10/100"], 10.0)
     assert found == JobProgress(step=30, total=100, steps_per_s=2.0, eta_s=35.0)
