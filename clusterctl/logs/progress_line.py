@@ -99,7 +99,7 @@ def progress_in(line: str) -> JobProgress | None:
         )
     steps, alone = list(STEP.finditer(line)), _epoch_alone(line)
     found = _EPOCH.search(line)
-    epoch = float(found[1]) if found else alone and alone.epoch
+    epoch = float(found[1]) if found else alone.epoch if alone else None
     if not steps:
         return JobProgress(epoch=epoch) if found else alone
     step, total = numbers_of(next((one for one in steps if one[2]), steps[-1]))
