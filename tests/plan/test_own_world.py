@@ -133,6 +133,7 @@ WRONG = {
     "accelerate, one machine": (
         "accelerate launch --num_machines 1 --num_processes 8 t.py", 1, "starts 1 node"
     ),
+    "composer": ("composer -n 8 t.py", 1, "takes WORLD_SIZE"),
     "accelerate with DeepSpeed": (
         ("accelerate launch --use_deepspeed --num_machines $NNODES --machine_rank $NODE_RANK"
         " --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT t.py"),
@@ -239,6 +240,7 @@ RIGHT = {
     "accelerate with DeepSpeed": "accelerate launch --use_deepspeed --num_machines $NNODES"
     " --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR"
     " --deepspeed_multinode_launcher standard --deepspeed_config_file ds.json t.py",
+    "composer": "composer -n 8 --world_size 16 t.py",
     "docker with flags": "docker run --rm img torchrun --nnodes $NNODES --node-rank $NODE_RANK"
     " --master-addr $MASTER_ADDR t.py",
     "a sleep at the end": "torchrun t.py &\nsleep infinity",
