@@ -185,10 +185,9 @@ def _left(reports: Sequence[NodeReport], first: FirstCause) -> FirstCause | None
     if report is None or rank is None or time >= first.time:
         return None
     lines = tuple(report.last_lines.get(rank, ()))
-    message = f"it exited with 0, {first.time - time:.1f} s before {_name(first)} failed without it"
+    when = f"{first.time - time:.1f} s before {_name(first)} failed without it"
     last = last_line(without_noise(lines))
-    if last:
-        message += f"; its last line: {last}"
+    message = f"exited with 0: {last} ({when})" if last else f"exited with 0, {when}"
     return _of_rank(_Rank(report.node, rank, lines, (), failed=False), first, message, _LEFT)
 
 

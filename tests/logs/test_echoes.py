@@ -125,12 +125,11 @@ def test_a_rank_that_exited_with_0_before_the_others_failed_without_it_is_named(
     cause = found(gave_up, *others)
     assert (cause.node, cause.rank, cause.kind, cause.exit_status) == ("a", 0, "exit", 1)
     assert cause.message == (
-        "it exited with 0, 2.0 s before rank 1 of b failed without it;"
-        " its last line: Error. It already exists."
+        "exited with 0: Error. It already exists. (2.0 s before rank 1 of b failed without it)"
     )
     assert "another code than 0" in cause.remedy
     later = replace(gave_up, events=[ended(9.75, 0, exit_code=0)])
-    assert not found(later, *others).message.startswith("it exited with 0")
+    assert not found(later, *others).message.startswith("exited with 0")
     error = report("c", 2, [*OWN, "ValueError: bad sample 17"], ended(10.0, 2))
     assert found(gave_up, others[0], error).node == "c"
 
