@@ -1,7 +1,7 @@
 """Says what stands behind failures that are all echoes.
 
-That is a node that was lost, a rank that had raised an exception, or one that did not come to a
-collective, in this order.
+That is a node that was lost, a rank that had raised an exception, one that had exited with 0, or
+one that did not come to a collective, in this order.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ WAITING_SECONDS = 15.0
 """Exceptions that a rank printed later than this after the first echo came of its stop."""
 _CAME = "its lines before that collective tell what it did; if it only needs longer, raise timeout="
 NOT_THERE = f"{_CAME} of init_process_group"
+_LEFT = (
+    "if it gave up, let the script exit with another code than 0; if it was done, all ranks need"
+    " as many steps"
+)
 _RAISED = "the script must end when that fails: the other ranks wait for this one"
 _ASKED = re.compile(
     r"^(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|SignalException|CancelledError|Rendezvous\w+Error)\b"
@@ -64,7 +68,7 @@ def behind_echoes(reports: Sequence[NodeReport], echoes: Sequence[FirstCause]) -
     known = (rank for report in reports for rank in _ranks(report, failed))
     ranks = sorted(known, key=lambda rank: rank.rank)
     waited = any(known_errors.has_waited(cause.lines) for cause in echoes)
-    raised = _raised(ranks, first, waited=waited)
+    raised = _raised(ranks, first, waited=waited) or _left(reports, first)
     if raised is not None or not waited:
         return raised
     return _behind(ranks, first) or _absent(ranks, first)
@@ -164,6 +168,27 @@ def _raised(ranks: Sequence[_Rank], first: FirstCause, *, waited: bool) -> First
             remedy = known_errors.remedy_for([errors[-1].line]) or _RAISED
             return _of_rank(rank, first, message, remedy, errors[-1].at)
     return None
+
+
+def _left(reports: Sequence[NodeReport], first: FirstCause) -> FirstCause | None:
+    """Return the rank that had exited with 0 before the others lost a connection."""
+    ends = [
+        (float(event.get("time") or 0.0) - report.clock[0], report, event.get("rank"))
+        for report in reports
+        for event in report.events
+        if event.get("kind") == "rank-ended"
+        and event.get("exit_code") == 0
+        and not event.get("signal")
+        and not event.get("ordered")
+    ]
+    time, report, rank = min(ends, key=lambda end: end[0], default=(first.time, None, None))
+    if report is None or rank is None or time >= first.time:
+        return None
+    lines = tuple(report.last_lines.get(rank, ()))
+    when = f"{first.time - time:.1f} s before {_name(first)} failed without it"
+    last = last_line(without_noise(lines))
+    message = f"exited with 0: {last} ({when})" if last else f"exited with 0, {when}"
+    return _of_rank(_Rank(report.node, rank, lines, (), failed=False), first, message, _LEFT)
 
 
 def _may_be_cause(rank: _Rank, error: PrintedError, first: FirstCause) -> bool:

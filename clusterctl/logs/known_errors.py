@@ -44,6 +44,10 @@ _REMEDIES: dict[str, str] = {
     "broken-file": (
         "the file is incomplete, or a pointer of Git LFS: copy it again by clusterctl push"
     ),
+    "weights-only": (
+        "if you trust the file: --env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or weights_only=False in"
+        " the script's torch.load"
+    ),
     "no-space": "free space on the node: df -h shows the full filesystem",
     "failed-write": (
         "the checkpoint could not be written: df -h (on the node) shows if its filesystem is full"

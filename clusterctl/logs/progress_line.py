@@ -3,10 +3,11 @@
 Known: `Step 12/1502 | ... 2.40s | ... ETA: 1:02:03` (train/), `step 12`, `iteration 12/ 1502`,
 tqdm's `12/1502 [00:10<02:00, 2.56s/it]`, the dictionaries of the Trainer of transformers, and
 steps of an epoch such as `Epoch: [0]  [ 20/391]`, whose end is not the end of the training.
+`Epoch 3/10, loss: 0.52` tells the epoch, and counts if no line tells a step.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -37,6 +38,12 @@ _OF_EPOCHS = re.compile(
 )
 """What is before a bar of an epoch: `Epoch 0: ` of Lightning, ` 0/299  3.87G ` of YOLO."""
 _EPOCH = re.compile(r"['\"]epoch['\"]: ['\"]?(\d{1,9}(?:\.\d{1,9})?)")
+_EPOCH_ALONE = re.compile(
+    r"(?<![a-z_-])(?<!val )(?<!valid )(?<!validation )(?<!eval )(?<!test )epoch(?:[ \t]{0,4}[:=#])?"
+    r"[ \t]{0,4}\[?(\d{1,9})(?:[ \t]{0,2}(?:/|of)[ \t]{0,2}(\d{1,9}))?(?![\w.]*\d)",
+    re.IGNORECASE,
+)
+"""`Epoch 3/10, loss: 0.52`, `epoch: 3 - train loss: 0.5`, `Epoch [3/10]`."""
 _SECONDS_A_STEP = re.compile(r"\| (\d{1,9}\.\d{1,4})s \|")
 _ETA = re.compile(
     r"\b(?:ETA|remaining time): (?:(\d{1,4}) days?, )?"
@@ -58,6 +65,8 @@ class JobProgress:
     step: int | None = None
     total: int | None = None
     epoch: float | None = None
+    epochs: int | None = None
+    """How many there are, if a line tells that and no step."""
     of_epoch: bool = False
     """`step` and `total` are those of the epoch: the end of the training is not known."""
     steps_per_s: float | None = None
@@ -88,19 +97,21 @@ def progress_in(line: str) -> JobProgress | None:
             of_epoch=True,
             eta_s=_left(whole),
         )
-    steps, epoch = list(STEP.finditer(line)), _EPOCH.search(line)
+    steps, alone = list(STEP.finditer(line)), _epoch_alone(line)
+    found = _EPOCH.search(line)
+    epoch = float(found[1]) if found else alone.epoch if alone else None
     if not steps:
-        return JobProgress(epoch=float(epoch[1])) if epoch else None
+        return JobProgress(epoch=epoch) if found else alone
     step, total = numbers_of(next((one for one in steps if one[2]), steps[-1]))
     seconds = _SECONDS_A_STEP.search(line)
-    found = JobProgress(
+    progress = JobProgress(
         step=step,
         total=total,
-        epoch=float(epoch[1]) if epoch else None,
+        epoch=epoch,
         steps_per_s=1 / float(seconds[1]) if seconds and float(seconds[1]) else None,
         eta_s=_left(_ETA.search(line)),
     )
-    return _with_eta(found)
+    return _with_eta(progress)
 
 
 def progress_of(
@@ -112,7 +123,7 @@ def progress_of(
         lines: what was printed last, the newest line last.
         earlier: what was the end then.
     """
-    now, before = next(_newest(lines), None), next(_newest(earlier), None)
+    now, before = _newest(lines), _newest(earlier)
     if now is None or now.steps_per_s is not None or before is None:
         return now
     if now.step is None or before.step is None or seconds < _LEAST_SECONDS:
@@ -134,8 +145,19 @@ def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:
     return found
 
 
-def _newest(lines: Iterable[str]) -> Iterator[JobProgress]:
-    return filter(None, map(progress_in, reversed(list(lines))))
+def _newest(lines: Iterable[str]) -> JobProgress | None:
+    """Return what the last line tells that has a step; without any, the last epoch."""
+    found = list(filter(None, map(progress_in, reversed(list(lines)))))
+    return next((one for one in found if one.step is not None), found[0] if found else None)
+
+
+def _epoch_alone(line: str) -> JobProgress | None:
+    found = _EPOCH_ALONE.search(line)
+    if found is None:
+        return None
+    epochs = int(found[2] or 0)
+    fits = epochs >= int(found[1])
+    return JobProgress(epoch=float(found[1]), epochs=epochs if epochs and fits else None)
 
 
 def _of_bar(found: re.Match[str], epochs: re.Match[str] | None) -> JobProgress:

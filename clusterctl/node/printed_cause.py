@@ -59,6 +59,7 @@ CAUSES: Tuple[Tuple[str, str], ...] = (
             r"|\binvalid load key, 'v'"
         ),
     ),
+    ("weights-only", r"\bweights only load failed\b"),
     ("no-space", r"\bno space left on device\b"),
     # What torch.save says of a full filesystem, or of one that fails.
     (

@@ -60,7 +60,6 @@ READ_ENVIRONMENT = {
     "swift": frozenset({"pt", "sft", "rlhf"}),
     "megatron": frozenset({"pt", "sft", "rlhf"}),
     "tune": frozenset({"run"}),
-    "composer": frozenset[str](),
     "xtuner": frozenset({"train"}),
 }
 """Programs that start the ranks of a node, from NNODES, NODE_RANK and MASTER_ADDR; their verbs."""
@@ -68,6 +67,7 @@ LIKE_TORCHRUN: dict[tuple[str, ...], tuple[str, ...]] = {
     ("axolotl", "train"): ("axolotl.cli.train",),
     ("automodel",): ("nemo_automodel.cli.app",),
     ("colossalai", "run"): (),
+    ("composer",): (),
     ("fabric", "run"): (),
     ("lightning", "run", "model"): (),
     **{
@@ -179,6 +179,15 @@ _KINDS = {
             f"--{name}": f"LT_{name.replace('-', '_').upper()}"
             for name in ("accelerator", "devices", "num-nodes", "precision", "strategy")
         },
+    ),
+    "composer": Flags(
+        ours={
+            **dict.fromkeys(("-n", "--nproc"), GPUS), "--master-port": "--master-port",
+            **dict.fromkeys(("--world-size", "--base-rank", "--node-rank", "--master-addr"), ""),
+            **dict.fromkeys(("--stdout", "--stderr"), ""),
+        },
+        ignored=frozenset({"-v", "--verbose", "-c", "--command-mode"}),
+        module=frozenset({"-m", "--module-mode"}),
     ),
 }  # fmt: skip
 

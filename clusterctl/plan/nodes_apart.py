@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator
 
+from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.wrap import DOCKER_LIKE
 from clusterctl.plan.launcher_flags import Start
 
@@ -13,6 +14,16 @@ LOCAL = re.compile(
 )
 """An address at which each node finds itself only."""
 _ALONE = "each node would train alone"
+_APART = {
+    "composer": (
+        "--world-size",
+        "composer takes WORLD_SIZE, here the number of scripts, for that of ranks",
+        "add --world_size with the number of all ranks",
+    ),
+    "deepspeed": ("--node-rank", "deepspeed does not read NNODES", "replace it by torchrun"),
+    "mpirun": ("", "mpirun without other hosts starts ranks of this node only", "replace it"),
+}
+"""Launcher → the flag without which its nodes stay apart, why, and what to do."""
 _FOR_ACCELERATE = (
     'add --num_machines "$NNODES" --machine_rank "$NODE_RANK"'
     ' --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
@@ -59,12 +70,11 @@ def alone(
         ours = "$MASTER_ADDR:$MASTER_PORT" if endpoint else "$MASTER_ADDR"
         found = endpoint or address
         yield f"the ranks of {name} meet at {found}: {_ALONE}", f'write "{ours}" instead of {found}'
-    if name == "deepspeed" and not start.has("--node-rank"):
-        yield f"deepspeed does not read NNODES: {_ALONE}", "replace it by torchrun"
+    if name in _APART and not start.has(_APART[name][0]):
+        _, why, fix = _APART[name]
+        yield f"{why}: {_ALONE}", fix
     if name == "accelerate launch":
         yield from _accelerate_alone(start, counts)
-    if name == "mpirun":
-        yield f"mpirun without other hosts starts ranks of this node only: {_ALONE}", "replace it"
     inside = any(posixpath.basename(words[0]) in DOCKER_LIKE for words in around)
     if inside and name in {"torchrun", "tune run"} and not counts:
         yield (
@@ -92,6 +102,18 @@ def _accelerate_alone(start: Start, counts: str) -> Iterator[tuple[str, str]]:
     if start.has("--use-deepspeed") and way not in {"standard", "nossh"}:
         message = "with DeepSpeed accelerate starts the ranks of other nodes itself, by pdsh"
         yield message, "add --deepspeed_multinode_launcher standard"
+
+
+def without_cpu(start: Start, nodes: Collection[Node]) -> Iterator[tuple[str, str]]:
+    """Yield what keeps CPU ranks of accelerate apart: it tells each of them to look for GPUs."""
+    on_cpus = bool(nodes) and all(node.gpus_wanted == 0 for node in nodes)
+    given = start.has("--cpu", "--use-cpu", "--multi-gpu", "--use-fsdp", "--config-file")
+    if on_cpus and start.name == "accelerate launch" and not given and "--cpu" not in start.program:
+        message = (
+            f"accelerate launch without --cpu sets ACCELERATE_USE_CPU=False: {_ALONE},"
+            " unless the program calls Accelerator(cpu=True)"
+        )
+        yield message, "add --cpu"
 
 
 def has_config(start: Start) -> bool:

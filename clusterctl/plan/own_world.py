@@ -26,7 +26,7 @@ from clusterctl.plan.calls import (
 )
 from clusterctl.plan.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
 from clusterctl.plan.nested import Typed, once_a_node
-from clusterctl.plan.nodes_apart import LOCAL, alone, fixed_address, has_config
+from clusterctl.plan.nodes_apart import LOCAL, alone, fixed_address, has_config, without_cpu
 from clusterctl.plan.shell import Step, read_script
 from clusterctl.values import dataclass
 
@@ -229,11 +229,13 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
             way = _way_out(script, call, once=False)
             fatal = call.sure and not has_config(start)
             yield Problem(where=where, message=message, hint=fix + way, fatal=fatal)
-        yield from _fixed(script, where, start)
+        yield from _warnings(script, where, start)
 
 
-def _fixed(script: _Script, where: str, start: Start) -> Iterator[Problem]:
-    """Find an address in a launcher's flags that is not the master's, as far as is known here."""
+def _warnings(script: _Script, where: str, start: Start) -> Iterator[Problem]:
+    """Find an address that is not the master's, and CPU ranks apart, as far as is known here."""
+    for message, fix in without_cpu(start, script.cluster.nodes):
+        yield Problem(where=where, message=message, hint=fix, fatal=False)
     address, master = fixed_address(start), script.cluster.nodes[0]
     if address and address not in {master.name, master.host, master.address}:
         yield Problem(
@@ -326,8 +328,10 @@ def _way_out(script: _Script, call: Call, *, once: bool) -> str:
         return plain and f"\n{before}{plain}"
     again = once_a_node(script.cluster.job.command)
     start = start_of(call.words)
-    apart = start and alone(start, script.nodes, script.variables, call.around)
-    fixes = [fix for _, fix in apart or () if script.nodes != 1]
+    fixes: list[str] = []
+    if start and script.nodes != 1:
+        apart = alone(start, script.nodes, script.variables, call.around)
+        fixes = [fix for _, fix in (*apart, *without_cpu(start, script.cluster.nodes))]
     if not fixes:
         return f"to run it once per node: {again}"
     return f"to run it once per node: {'; '.join(fixes)}; then: {again}" + (

@@ -217,7 +217,7 @@ def pace_words(pace: JobProgress | None) -> str:
     if pace.of_epoch:
         parts = [f"{parts[0]} of epoch {pace.epoch:g}"]
     elif pace.epoch is not None:
-        parts.append(f"epoch {pace.epoch:g}")
+        parts.append(f"epoch {pace.epoch:g}" + (f"/{pace.epochs}" if pace.epochs else ""))
     rate = pace.steps_per_s
     if rate:
         parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{1 / rate:.3g} s a step")

@@ -253,7 +253,8 @@ def _template(job: Job, checkpoint: str, source: Path) -> tuple[str, ...]:
         f"job.resume_args: expected {PLACEHOLDER} where the checkpoint's path goes, found nothing",
         hint=f"{typed} into the inventory: job: {{{folder}resume_args: [{shown}]}}"
         + ("" if own else f"\nin place of {args[0]}, write the flag that your program has for it")
-        + f"\na program that finds its checkpoint itself needs no {PLACEHOLDER}, only its flag",
+        + f"\na program that finds its checkpoint itself needs no {PLACEHOLDER}, only its flag;"
+        " if it has none, launch it again",
     )
 
 

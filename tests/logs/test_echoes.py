@@ -115,6 +115,25 @@ def test_a_rank_that_did_not_come_to_a_collective_is_named() -> None:
     assert "raise timeout=" in cause.remedy
 
 
+@pytest.mark.parametrize("echo", [CLOSED, TIMED_OUT])
+def test_a_rank_that_exited_with_0_before_the_others_failed_without_it_is_named(echo: str) -> None:
+    others = [
+        report("b", 1, [echo], ended(9.5, 1)),
+        report("c", 2, ["step 3"], stopped(10.0, 2)),
+    ]
+    gave_up = report("a", 0, ["Error. It already exists."], ended(7.5, 0, exit_code=0))
+    cause = found(gave_up, *others)
+    assert (cause.node, cause.rank, cause.kind, cause.exit_status) == ("a", 0, "exit", 1)
+    assert cause.message == (
+        "exited with 0: Error. It already exists. (2.0 s before rank 1 of b failed without it)"
+    )
+    assert "another code than 0" in cause.remedy
+    later = replace(gave_up, events=[ended(9.75, 0, exit_code=0)])
+    assert not found(later, *others).message.startswith("exited with 0")
+    error = report("c", 2, [*OWN, "ValueError: bad sample 17"], ended(10.0, 2))
+    assert found(gave_up, others[0], error).node == "c"
+
+
 def watchdog(rank: int, number: int, size: int, enqueued: int) -> list[str]:
     log = f"[rank{rank}]:[E1122 06:50:00.5 ProcessGroupNCCL.cpp"
     work = f"WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn={size}, Timeout(ms)=600000)"

@@ -233,6 +233,10 @@ def test_what_an_event_does_not_know_is_no_trouble() -> None:
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "smaller batch"),
         ("OSError: [Errno 28] No space left on device", "free space"),
+        (
+            "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to",
+            "--env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+        ),
         ("[rank3]: ModuleNotFoundError: No module named 'peft'", "install it"),
         (
             "FileNotFoundError: [Errno 2] No such file or directory: 'data/x y/t.bin'",

@@ -76,6 +76,7 @@ from clusterctl.logs.progress_line import JobProgress, progress_in, progress_of,
         ('{"global_step": 40, "loss": 2.1}', {"step": 40}),
         ("step: 12 of 100", {"step": 12, "total": 100}),
         ("Step 60/50", {"step": 60}),
+        ("Checkpoint [1]\tUpdates=50 Epoch=1 Samples=400 Updates/sec=5.344", {"step": 50}),
     ],
 )
 def test_known_lines(line: str, found: dict[str, Any]) -> None:
@@ -101,8 +102,8 @@ def test_known_lines(line: str, found: dict[str, Any]) -> None:
         "time 12/100 [x",
         "step 1.5 of the plan",
         "downloading 3/4 files",
-        "Epoch 2/3",
-        "Epoch 12/30",
+        "num_epochs: 12",
+        "valid epoch 2",
         "Epoch(val) [1][10/79]    eta: 0:00:01",
         "Test: [  10/195]  Time: 0.1 (0.2)  Loss:   6.9 ( 6.9)",
         "at step 50% done",
@@ -110,6 +111,29 @@ def test_known_lines(line: str, found: dict[str, Any]) -> None:
 )
 def test_other_lines_tell_nothing(line: str) -> None:
     assert progress_in(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "epoch", "epochs"),
+    [
+        ("Epoch 2/3", 2, 3),
+        ("Epoch [12/30], Loss: 0.5123", 12, 30),
+        ("epoch 1: {'accuracy': 0.5}", 1, None),
+        ("epoch: 3, lr: 2.0e-03 - train loss: 2.34 - valid loss: 2.3", 3, None),
+        ("2026-11-30,04:23:36 | INFO | open_clip_train.main | Start epoch 2", 2, None),
+        ("Checkpoint [1]\tTime-cost=9.4 Epoch=1 Samples=400", 1, None),
+    ],
+)
+def test_an_epoch_without_a_step(line: str, epoch: int, epochs: int | None) -> None:
+    assert progress_in(line) == JobProgress(epoch=epoch, epochs=epochs)
+    assert progress_of([line, "saving"]) == JobProgress(epoch=epoch, epochs=epochs)
+    assert progress_of(["step 3/100", line]) == JobProgress(step=3, total=100)
+
+
+def test_a_step_that_begins_again_with_each_epoch_has_its_epoch() -> None:
+    lines = [f"[RANK0] Epoch {epoch} | Iter 10 | Train Loss 2.5" for epoch in (1, 2)]
+    assert progress_in(lines[1]) == JobProgress(step=10, epoch=2)
+    assert progress_of([lines[1]], [lines[0].replace("10", "5")], 10.0) == progress_in(lines[1])
 
 
 def test_two_lines_and_their_times_tell_the_rate() -> None:

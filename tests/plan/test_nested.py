@@ -129,6 +129,9 @@ def refused(command: str, cluster: Cluster = LAB) -> UsageError:
         ("accelerate launch x.py -- --a", "-- x.py --a"),
         ("torchrun -- x.py -- --a", "-- x.py -- --a"),
         ("srun x.py -- --a", "-- x.py -- --a"),
+        ("composer -n 8 x.py --a", "--gpus 8 -- x.py --a"),
+        ("composer --nproc 8 --world_size 16 --node_rank 0 --master_addr h -m x --a",
+         "--gpus 8 -- -m x --a"),
         ("fabric run x.py", "-- x.py"),
         ("fabric run --devices=8 --num-nodes 2 --accelerator cuda --main-address h x.py --a",
          ("--gpus 8 --env LT_DEVICES=8 --env LT_CLI_USED=1 --env LT_NUM_NODES=2"

@@ -133,6 +133,7 @@ WRONG = {
     "accelerate, one machine": (
         "accelerate launch --num_machines 1 --num_processes 8 t.py", 1, "starts 1 node"
     ),
+    "composer": ("composer -n 8 t.py", 1, "takes WORLD_SIZE"),
     "accelerate with DeepSpeed": (
         ("accelerate launch --use_deepspeed --num_machines $NNODES --machine_rank $NODE_RANK"
         " --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT t.py"),
@@ -239,6 +240,7 @@ RIGHT = {
     "accelerate with DeepSpeed": "accelerate launch --use_deepspeed --num_machines $NNODES"
     " --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR"
     " --deepspeed_multinode_launcher standard --deepspeed_config_file ds.json t.py",
+    "composer": "composer -n 8 --world_size 16 t.py",
     "docker with flags": "docker run --rm img torchrun --nnodes $NNODES --node-rank $NODE_RANK"
     " --master-addr $MASTER_ADDR t.py",
     "a sleep at the end": "torchrun t.py &\nsleep infinity",
@@ -299,6 +301,21 @@ def test_what_a_condition_or_a_default_decides_is_a_warning(form: str) -> None:
     found = problems(UNSURE[form])
     assert found
     assert not any(each.fatal for each in found)
+
+
+ACCELERATE = f"{RIGHT['accelerate']} --lr 1"
+
+
+def test_accelerate_without_cpu_is_a_warning_on_nodes_without_gpus() -> None:
+    cpus = Cluster(name="lab", nodes=(node(0, gpus=0), node(1, gpus=0)))
+    (found,) = problems(ACCELERATE, cluster=cpus)
+    assert "each node would train alone" in found.message
+    assert (found.hint, found.fatal) == ("add --cpu", False)
+    assert problems(ACCELERATE) == []
+    for line in (f"{ACCELERATE} --cpu", ACCELERATE.replace("launch", "launch --cpu")):
+        assert problems(line, cluster=cpus) == []
+    (every, *_) = problems("accelerate launch t.py", cluster=cpus, options=Options())
+    assert '--main_process_port "$MASTER_PORT"; add --cpu; then: ' in every.hint
 
 
 @pytest.mark.parametrize("word", ["source", "."])

@@ -200,6 +200,7 @@ def test_a_job_that_cannot_be_told_is_an_error() -> None:
     with pytest.raises(UsageError, match="resume_args") as caught:
         resume._template(CLUSTER.job, "latest", Path())
     assert "{checkpoint}" in (caught.value.hint or "")
+    assert (caught.value.hint or "").endswith("only its flag; if it has none, launch it again")
 
 
 @pytest.mark.parametrize(

@@ -723,8 +723,8 @@ def test_status_tells_how_far_it_is_how_fast_and_whether_it_is_silent(
     }
     document, shown = show({**line, **told})
     assert document["progress"] == {
-        "step": 30, "total": 100, "epoch": None, "of_epoch": False, "steps_per_s": 2.0,
-        "eta_s": 34.5, "loss": None, "tokens_per_s": None,
+        "step": 30, "total": 100, "epoch": None, "epochs": None, "of_epoch": False,
+        "steps_per_s": 2.0, "eta_s": 34.5, "loss": None, "tokens_per_s": None,
     }  # fmt: skip
     assert "  progress step 30/100, 2 steps/s, 34 s left\n" in shown
     assert "printed  4 s ago (usually every 0.5 s): [a:0] saving" in shown

@@ -21,7 +21,7 @@ STALL_SECONDS = 15.0
 """Seconds in which a folder that works shows something of itself."""
 PROGRESS_SECONDS = 0.5
 _MAX_CRASHES = 20
-DEPTH = 2
+DEPTH = 3
 """How far below the folder of the job checkpoints are looked for if it has none itself."""
 MOST, MOST_FILES = 1000, 100_000
 """Candidates that are judged, and files of them in an answer: of more, the last written."""
@@ -135,8 +135,10 @@ def _found_in(folder: str, progress: Progress, depth: int = DEPTH) -> List[str]:
         for name in inside
         if _is_candidate(folder, name, kinds[name], beside_folders=bool(folders))
     ]
+    # Such as `2026-11-30_04-45-40`, which a run of Hydra has, with its checkpoints further below.
+    dated = all(kinds[name] is None and names.is_only_dated(name) for name in found)
     below: List[str] = []
-    for name in inside if depth and not found else ():
+    for name in inside if depth and dated else ():
         path = os.path.join(folder, name)
         if os.path.isdir(path) and not os.path.islink(path) and not name.startswith("."):
             with contextlib.suppress(OperationError):

@@ -31,7 +31,7 @@ from clusterctl.node.checkpoints.names import (
     of_any_step,
     read_name,
 )
-from clusterctl.node.checkpoints.sharded_files import Shards, check_shards
+from clusterctl.node.checkpoints.sharded_files import Shards, check_shards, check_zero
 from clusterctl.node.checkpoints.torch_files import saved_counters
 from clusterctl.node.checkpoints.torch_zip import Invalid
 from clusterctl.node.checkpoints.trainer_files import (
@@ -267,6 +267,7 @@ def _folder(path: str, inspection: Inspection, found: CheckpointContents) -> Non
         if lost and before < written:
             raise Invalid("%s, which %s has, is missing" % (lost[0], name))
     found.add_unverified(inspection.check_files(path, own))
+    check_zero(own, inspection.world_size)
     inside = sorted(os.listdir(path))
     parts = [n for n in inside if checkpoint_kind(os.path.join(path, n)) == "dcp"]
     check_dcp_folders(path, parts, inspection, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import NamedTuple, Optional, Tuple
 
 _NUMBER = r"(\d+)(?!\d|\.\d)([km](?![a-z0-9]))?"
@@ -23,6 +24,8 @@ _DATE = re.compile(
     r"(?:[T_ .-]?([0-2]\d)[:_.h-]?([0-5]\d)(?:[:_.m-]?([0-5]\d))?)?(?!\d)",
     re.IGNORECASE,
 )
+_SECONDS = re.compile(r"(1[5-9]\d{8})(?:\d{3})?")
+"""A bare number that is a Unix time since 2017, in seconds or milliseconds."""
 _UNFINISHED = re.compile(r"(?:^tmp[-_.].*|.*\.tmp(?:[-_.].*)?)", re.IGNORECASE)
 _SET_ASIDE = re.compile(
     r".*(?:\.aside(?:[-_.].*)?|[._-](?:bak|backup|old|orig)\d*(?:[-_.~].*)?|~)", re.IGNORECASE
@@ -56,10 +59,18 @@ def read_name(name: str) -> NameParts:
     epoch = _number(_EPOCH.search(name))
     if step is None and epoch is None and (padded := _PADDED.search(rest)):
         step = int(padded[1])
-    if step is None:
-        bare = _BARE.fullmatch(rest)
-        step = int(bare[1]) if bare else None
+    bare = _BARE.fullmatch(rest) if step is None else None
+    if bare and (seconds := _SECONDS.fullmatch(bare[1])):
+        date = int(time.strftime("%Y%m%d%H%M%S", time.gmtime(int(seconds[1]))))
+    elif bare:
+        step = int(bare[1])
     return NameParts(step=step, epoch=epoch, date=date)
+
+
+def is_only_dated(name: str) -> bool:
+    """Tell whether a name has a date, and no step or epoch: it may be that of a run."""
+    parts = read_name(name)
+    return parts.date is not None and parts.step is None and parts.epoch is None
 
 
 def is_of_rank(name: str) -> bool:

@@ -1,19 +1,45 @@
-"""Check a checkpoint in which each rank wrote its own shard, as verl's workers do.
+"""Check a checkpoint in which each rank wrote its own shard, as verl's workers do, and DeepSpeed's.
 
-Their names tell how many ranks there were: `actor/model_world_size_4_rank_2.pt`. Source: verl,
-utils/checkpoint/fsdp_checkpoint_manager.py.
+Verl's names tell how many ranks there were: `actor/model_world_size_4_rank_2.pt`. Source: verl,
+utils/checkpoint/fsdp_checkpoint_manager.py. DeepSpeed's have the place of a rank in a grid:
+`zero_pp_rank_3_mp_rank_00_optim_states.pt`. Source: DeepSpeed, runtime/engine.py.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from clusterctl.node.checkpoints.files import CheckpointContents, Inspection
 from clusterctl.node.checkpoints.torch_zip import Invalid
 
 _SHARD = re.compile(r"(\w+)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt")
+
+_ZERO = re.compile(
+    r"(bf16_|fp16_|)zero_pp_rank_(\d{1,6})_mp_rank_(\d{1,6})_(model|optim)_states\.pt"
+)
+
+
+def check_zero(names: Iterable[str], world_size: Optional[int]) -> None:
+    """Raise Invalid if the shard of a rank lacks among DeepSpeed's files.
+
+    Args:
+        names: the files of a folder; others are no matter.
+        world_size: how many ranks wrote it at least, if that is known.
+    """
+    kinds: Dict[Tuple[str, str], Set[Tuple[int, int]]] = {}
+    for match in filter(None, map(_ZERO.fullmatch, names)):
+        kinds.setdefault((match[1], match[4]), set()).add((int(match[2]), int(match[3])))
+    for (prefix, kind), held in sorted(kinds.items()):
+        rows, columns = (max(place[axis] for place in held) + 1 for axis in (0, 1))
+        grid = ((row, column) for row in range(rows) for column in range(columns))
+        lacking = next((place for place in grid if place not in held), None)
+        if lacking is None and len(held) < (world_size or 0):
+            lacking = (rows, 0)
+        if lacking:
+            name = "%szero_pp_rank_%d_mp_rank_%02d_%s_states.pt" % (prefix, *lacking, kind)
+            raise Invalid("%s is missing: each rank writes one" % name)
 
 
 class Shards:

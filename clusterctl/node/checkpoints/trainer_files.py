@@ -14,6 +14,7 @@ from clusterctl.node.checkpoints.files import (
 )
 from clusterctl.node.checkpoints.safetensors_files import SUFFIX as SAFETENSORS
 from clusterctl.node.checkpoints.safetensors_files import check_safetensors
+from clusterctl.node.checkpoints.sharded_files import check_zero
 from clusterctl.node.checkpoints.torch_zip import Invalid
 from clusterctl.node.file_io import read_json
 
@@ -114,6 +115,7 @@ def _check_deepspeed(
     files = [file for file in os.listdir(folder) if file.endswith(TENSOR_SUFFIXES)]
     try:
         unproven = inspection.check_files(folder, files)
+        check_zero(files, inspection.world_size)
     except Invalid as broken:
         raise Invalid("%s: %s" % (name, broken)) from broken
     found.add_unverified({"%s/%s" % (name, file) for file in unproven})

@@ -170,6 +170,7 @@ def _rules() -> Dict[str, Rule]:
         "no-script": "the script does not exist",
         "missing-file": "a file is missing",
         "broken-file": "a file is broken",
+        "weights-only": "torch.load refused a file that has more than tensors",
         "permission": "access was denied",
         "checkpoint-pieces": "the checkpoint was saved by another number of ranks",
         "hub-access": "the hub denies access",

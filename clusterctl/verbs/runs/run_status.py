@@ -170,6 +170,8 @@ class RunStatus:
                 earlier.age_s - last.age_s if earlier else 0.0,
             )
             if found is not None:
+                if found.step is None:
+                    found = replace(found, step=step.step, total=step.total)
                 found = with_total_of(self.command, found)
                 found = replace(found, eta_s=self._time_left(found, last))
                 return replace(found, loss=step.loss, tokens_per_s=step.tokens_per_s)

@@ -201,6 +201,18 @@ def test_checkpoints_of_a_programs_own_folders_are_found_below(tmp_path: Path) -
     assert [one["name"] for one in ask(tmp_path, path="out")] == ["step_5.pt"]
 
 
+@pytest.mark.parametrize("run", ["2026-11-30_04-45-40", "2026-11-30/04-45-40"])
+def test_checkpoints_below_the_dated_folder_of_a_run_are_found(tmp_path: Path, run: str) -> None:
+    (tmp_path / "out" / "2026-11-30_04-44-31" / ".hydra").mkdir(parents=True)
+    folder = tmp_path / "out" / run / "checkpoints"
+    folder.mkdir(parents=True)
+    torch_file(folder / "last.ckpt")
+    (found,) = ask(tmp_path, path="out")
+    assert (found["name"], found["complete"]) == (f"{run}/checkpoints/last.ckpt", True)
+    (tmp_path / "out" / "step_5").mkdir()  # it lost its files: nothing older is taken unnoticed
+    assert {one["name"] for one in ask(tmp_path, path="out")} >= {"step_5"}
+
+
 def test_shards_of_two_numbers_of_ranks_are_of_two_saves(tmp_path: Path) -> None:
     path = verl(tmp_path / "global_step_10", range(4))
     torch_file(path / "actor" / "model_world_size_2_rank_0.pt")

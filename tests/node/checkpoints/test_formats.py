@@ -207,6 +207,25 @@ def test_an_empty_folder_of_deepspeed_is_no_weights(tmp_path: Path) -> None:
     assert "global_step5: mp_rank_00_model_states.pt" in judged(path)["why"]
 
 
+@pytest.mark.parametrize("within", ["", "checkpoint-5"])
+def test_deepspeed_has_a_shard_of_each_rank(tmp_path: Path, within: str) -> None:
+    path = tmp_path / within
+    folder = path / "global_step5"
+    folder.mkdir(parents=True)
+    (path / "trainer_state.json").write_text('{"global_step": 5}')
+    saved(folder / "mp_rank_00_model_states.pt")
+    for rank in range(3):
+        saved(folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    asked = path if within else folder
+    assert judged(asked)["complete"]
+    writer = {"run": "r", "began": 1.0, "world_size": 4}
+    four = {"run": "r", "now": time.time(), "ancestors": [writer]}
+    why = judged(asked, **four)["why"]
+    assert "bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt is missing" in why
+    (folder / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    assert "zero_pp_rank_1_mp_rank_00_optim_states.pt is missing" in judged(asked)["why"]
+
+
 @pytest.mark.parametrize("name", ["checkpoint-50", "step_50", "epoch3"])
 def test_a_folder_with_files_of_a_scripts_own(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

@@ -60,6 +60,8 @@ def test_a_step_is_what_is_marked_as_one(name: str, step: int | None) -> None:
         ("2025-01-02T13-14", 20250102131400),
         ("2025-13-40.pt", None),
         ("1234567890.pt", None),
+        ("1796014576692", 20261130045616),
+        ("1796014576.pt", 20261130045616),
     ],
 )
 def test_a_date_is_a_date_and_no_step(name: str, date: int | None) -> None:

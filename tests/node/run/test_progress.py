@@ -37,6 +37,7 @@ BARS = (
         (b"Epoch [1/10], Step [30/90], Loss: 2.3\nEpoch [2/10], Step [1/90]", 181, 900),
         (b"epoch 2, step 30/90\n", 30, 90),
         (b"epoch 2 step 30 of 90: loss 1\nTraceback (most recent call last):\n", 30, 90),
+        (b"Checkpoint [1]\tUpdates=50 Epoch=1 Samples=400 Updates/sec=5.344\n", 50, None),
         (BARS, 380, 1000),
         (b"step=100\n\r 10%|#         | 100/1000 [00:10<00:16]", 100, 1000),
     ],
@@ -55,6 +56,12 @@ def test_the_last_step_that_was_printed(text: bytes, step: int, total: int | Non
             1812,
         ),
         (b"Step 3/50 | Loss: 2.5 | 2s\nStep 3/50 | Eval Loss: 9.1 | Perplexity: 3\n", 2.5, None),
+        (
+            b"[rank 0] Step: 22 | Loss: 3.4989 | Tokens/s:   5.11K | Tokens/s/GPU: 2.56K\n",
+            3.4989,
+            5110,
+        ),
+        (b"epoch: 1, lr: 2e-03 - train loss: 2.34 - valid loss: 2.5, valid WER: 9\n", 2.34, None),
         (b"{'loss': 1.2, 'grad_norm': 3.1, 'learning_rate': 5e-05, 'epoch': 0.4}\n", 1.2, None),
         (b"{'loss': '1.2', 'epoch': '0.4'}\n{'eval_loss': '7', 'eval_runtime': '3'}\n", 1.2, None),
         (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
 STEP = re.compile(
-    r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter(?:\(train\))?)[\"']?"
+    r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter(?:\(train\))?|updates?(?==))[\"']?"
     r"[ \t]{0,9}[:=#]?[ \t]{0,9}(?:[\"']|\[[ \t]{0,9})?(\d{1,12})"
     r"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?![\w%]|[.,]\d)",
     re.IGNORECASE,
@@ -40,17 +40,20 @@ _BAR = re.compile(r"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,500}\|[ \t](\d{1,
 """A bar of tqdm without a title, as the Trainer of transformers has one for its steps."""
 _NUMBER = r"(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)"
 _LOSS = re.compile(
-    r"(?<![a-z_/.])(?<!eval )(?<!val )(?<!validation )(?:train[_/ ])?loss(?: train)?[\"']?"
-    r"[ \t]{0,9}[:= ][ \t]{0,9}[\"']?(?:(?:nan|inf)\b|" + _NUMBER + ")"
+    r"(?<![a-z_/.])(?<!eval )(?<!val )(?<!validation )(?<!valid )(?<!test )(?:train[_/ ])?"
+    r"loss(?: train)?[\"']?[ \t]{0,9}[:= ][ \t]{0,9}[\"']?(?:(?:nan|inf)\b|" + _NUMBER + ")"
 )
 """`Loss: 2.31`, `'loss': 2.31`, `train_loss=2.31`, `lm loss: 1.2E+01`; not of an evaluation."""
 _TOKENS = re.compile(
     r"(?<![\w.,])(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
     r" ?(?:tok|tokens)/s(?:ec)?(?!\w)"
     r"|(?<![a-z])(?:tps|tok(?:ens)?/s(?:ec)?|tokens_per_s(?:ec|econd)?(?:_per_gpu)?|tokens/train_per_sec_per_gpu)[\"']?"
-    r"[ \t]{0,9}[:=][ \t]{0,9}[\"']?(\d{1,3}(?:,\d{3}){1,4}(?![\d,])|\d{1,15}(?:\.\d{1,20})?)"
+    r"[ \t]{0,9}[:=][ \t]{0,9}[\"']?(\d{1,3}(?:,\d{3}){1,4}(?![\d,])"
+    r"|\d{1,15}(?:\.\d{1,20})?(?:[km](?!\w))?)"
 )
-"""`1812 tok/s`, `tps: 1,234`, `'tokens_per_second_per_gpu': 1234.5`: of the run or of a GPU."""
+"""`1812 tok/s`, `tps: 1,234`, `'tokens_per_second_per_gpu': 1234.5`, `tokens/s: 5.11k`: of the run
+or of a GPU."""
+_LARGER = {"": 1, "k": 1_000, "m": 1_000_000}
 OWN_SECONDS, OWN_LINES = 0.3, 200
 """How long a pattern of the job may take, and in how many of the last lines it is looked for."""
 _LATE: Set[str] = set()
@@ -135,7 +138,8 @@ def own_progress(patterns: Sequence[str], printed: bytes) -> Progress:
 def _number(text: str) -> Optional[float]:
     """Return the number that was printed; None: it is none, or none that JSON carries."""
     with contextlib.suppress(ValueError):
-        number = float(text.replace(",", ""))
+        digits = text.rstrip("kmKM")
+        number = float(digits.replace(",", "")) * _LARGER.get(text[len(digits) :].lower(), math.nan)
         if math.isfinite(number) and 0 <= number < 1 << 53:
             return number
     return None
