@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node
-from clusterctl.model.bounds import Count, Rank, Seconds
-from clusterctl.model.from_json import Bounds, from_json
+from clusterctl.model.from_json import Bounds, Count, Rank, Seconds, from_json
 from clusterctl.model.node_run import Resumed
 from clusterctl.network.choice import Network
 from clusterctl.plan.certificate import Identity

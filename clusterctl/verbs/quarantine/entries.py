@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterctl.inventory.cluster import Node
-from clusterctl.model.bounds import Port, Seconds
+from clusterctl.model.from_json import Port, Seconds
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.values import dataclass
 from clusterctl.verbs.quarantine.blame import Blame
