@@ -27,9 +27,12 @@ from clusterctl.verbs.preflight.connectivity import probe_connectivity
 from clusterctl.verbs.preflight.firewall_rules import read_firewall_rules
 from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.preflight.ladder import climb_ladder
-from clusterctl.verbs.preflight.local_requirements import local_requirements
 from clusterctl.verbs.preflight.rungs import rung_rows
-from clusterctl.verbs.preflight.source_folder import with_local_config, with_local_needs
+from clusterctl.verbs.preflight.source_folder import (
+    local_requirements,
+    with_local_config,
+    with_local_needs,
+)
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.wire import SCHEMA, plain
 
