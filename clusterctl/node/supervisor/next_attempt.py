@@ -62,8 +62,9 @@ class NextAttempt:
 
     def __init__(self, attempt: Attempt) -> None:
         """Expect the attempt to end, one way or the other."""
-        self._loop, self._job, self._record, self._peers, *_ = attempt
-        self._guard, self._on_change, self._on_wait = attempt[4:]
+        self._loop, self._job, self._record = attempt.loop, attempt.job, attempt.record
+        self._peers, self._guard = attempt.peers, attempt.guard
+        self._on_change, self._on_wait = attempt.on_change, attempt.on_wait
         job = attempt.job
         self._on = may_restart(job)
         self._is_master = job["node_rank"] == 0

@@ -179,7 +179,7 @@ class Supervisor:
             **self._hang.account,
             **self._next.account,
             "notify_problem": self._notify.problem,
-            "end": self._ending.account,
+            "end": self._ending.account or None,
         }
 
     def handle_request(  # noqa: PLR0911  (one for each question)
@@ -362,7 +362,7 @@ class Supervisor:
         if self.again is not None:
             return "starting"
         end = self._ending.account
-        if end is not None:
+        if end:
             return "running" if end["state"] == "finished" else "stopping"
         started = self._job.get("standby") or self._ranks.all_started
         return "running" if started else "starting"
