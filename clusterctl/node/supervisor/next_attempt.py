@@ -18,12 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.peers import Peers
-from clusterctl.node.run.files.node_job import (
-    NodeJob,
-    may_restart,
-    most_attempts,
-    run_attempt,
-)
+from clusterctl.node.run.files.node_job import NodeJob, may_restart, most_attempts, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import ProcessKey

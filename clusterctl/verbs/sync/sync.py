@@ -18,12 +18,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.rpc import T, node_error, validated_answer
-from clusterctl.verbs.sync.copying import (
-    Copying,
-    announce_reading,
-    checkpoints_in,
-    reported,
-)
+from clusterctl.verbs.sync.copying import Copying, announce_reading, checkpoints_in, reported
 from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
 from clusterctl.verbs.sync.result import HINTS, NodeSync, SyncOptions, SyncResult, SyncState
 from clusterctl.verbs.sync.shared_folders import (

@@ -12,12 +12,7 @@ from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files.own_agent import hand_over
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.node_run import NodeRun
-from clusterctl.node.run.processes import (
-    containers,
-    foreign_gpu_use,
-    processes,
-    release_check,
-)
+from clusterctl.node.run.processes import containers, foreign_gpu_use, processes, release_check
 from clusterctl.node.run.processes.processes import Process
 from clusterctl.wire import Message
 
