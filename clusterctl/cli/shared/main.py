@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -70,6 +69,7 @@ def _run(argv: list[str]) -> int:
     if args.verb is None:
         parser.print_help()
         return EXIT_USAGE
+    from clusterctl.cli.shared.log_lines import log_to_stderr  # noqa: PLC0415  (--help needs it not)
 
     log_to_stderr(args.verbose, quiet=args.quiet)
     return _do(args)
@@ -113,22 +113,3 @@ def say(error: ClusterError, words: Sequence[str] = ()) -> None:
         sys.stderr.write(f"{word}{strip_controls(line)}\n")
     for line in (error.hint or "").splitlines():
         sys.stderr.write(f"hint: {strip_controls(complete_hint(line, words))}\n")
-
-
-class _Lines(logging.Formatter):
-    """`warning: …`; the module only with `-v`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        where = "" if record.levelno >= logging.WARNING else f"{record.name}: "
-        lines = super().format(record).splitlines()
-        text = "\n".join(map(strip_controls, lines))
-        return f"{record.levelname.lower()}: {where}{text}"
-
-
-def log_to_stderr(verbose: int, *, quiet: bool) -> None:
-    """Begin to log; `verbose` counts `-v`."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Lines())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING - 10 * min(verbose, 2))
-    if quiet:
-        logging.getLogger("clusterctl.messages").setLevel(logging.WARNING)
