@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import wraps
-from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from clusterctl.checks.finding import Finding, Status, fold_findings, passed, skip, unknown
 from clusterctl.checks.gpu.planned import planned
@@ -110,7 +109,7 @@ CHECKS: dict[str, Check] = {}
 
 def _judge_by(rule: Callable[..., Iterable[Finding]]) -> Judge:
     """Return the judge of all facts that gives a rule what its parameters name."""
-    code = cast("FunctionType", rule).__code__
+    code = rule.__code__
     needs = code.co_varnames[: code.co_argcount]
     assert NEEDS.issuperset(needs), rule
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
 from clusterctl.model.dump import NodeDump
-from clusterctl.model.from_json import Bounds
+from clusterctl.model.from_json import Bounds, Count, Pid, Port, Rank, Seconds
 from clusterctl.model.node_run import NodeRun
 from clusterctl.model.samples import Samples
 from clusterctl.values import dataclass

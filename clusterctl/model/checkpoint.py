@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from clusterctl.model.bounds import Count, Rank, Seconds, Whole
-from clusterctl.model.from_json import Bounds
+from clusterctl.model.from_json import Bounds, Count, Rank, Seconds, Whole
 from clusterctl.values import dataclass
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from clusterctl.model.bounds import Count, Pid, Port, Rank, Seconds
-from clusterctl.model.from_json import Bounds
+from clusterctl.model.from_json import Bounds, Count, Pid, Port, Rank, Seconds
 from clusterctl.values import dataclass
 
 Source = Literal["py-spy", "kernel", ""]

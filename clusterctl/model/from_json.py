@@ -18,6 +18,7 @@ from typing import (
     Any,
     Literal,
     NamedTuple,
+    TypeAlias,
     Union,
     get_args,
     get_origin,
@@ -47,6 +48,22 @@ class Bounds(NamedTuple):
 
     least: float
     most: float = math.inf
+
+
+Whole: TypeAlias = Annotated[int, Bounds(-(10**100), 10**100)]
+Count: TypeAlias = Annotated[int, Bounds(0, 1 << 53)]
+SignedCount: TypeAlias = Annotated[int, Bounds(-(1 << 53), 1 << 53)]
+Rank: TypeAlias = Annotated[int, Bounds(0, 1 << 20)]
+Pid: TypeAlias = Annotated[int, Bounds(0, 1 << 31)]
+Port: TypeAlias = Annotated[int, Bounds(0, 65535)]
+ExitCode: TypeAlias = Annotated[int, Bounds(-255, 255)]
+Signal: TypeAlias = Annotated[int, Bounds(0, 127)]
+"""A run that a signal ended exits with 128 more: 256 would mean success."""
+Amount: TypeAlias = Annotated[float, Bounds(0, 1 << 53)]
+Seconds: TypeAlias = Annotated[float, Bounds(0, 1e11)]
+"""A time since 1970 that a calendar has, or a length of time."""
+Offset: TypeAlias = Annotated[float, Bounds(-1e10, 1e10)]
+"""Seconds between two clocks."""
 
 
 def from_json(

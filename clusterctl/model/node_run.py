@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated
 
-from clusterctl.model.bounds import (
+from clusterctl.model.from_json import (
     Amount,
+    Bounds,
     Count,
     ExitCode,
     Pid,
@@ -17,7 +18,6 @@ from clusterctl.model.bounds import (
     Signal,
     Whole,
 )
-from clusterctl.model.from_json import Bounds
 from clusterctl.model.usage import Usage
 from clusterctl.values import dataclass
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from clusterctl.model.bounds import Count, Port
-from clusterctl.model.from_json import Bounds
+from clusterctl.model.from_json import Bounds, Count, Port
 from clusterctl.values import dataclass
 
 

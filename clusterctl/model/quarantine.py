@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.model.bounds import Seconds
+from clusterctl.model.from_json import Seconds
 from clusterctl.values import dataclass
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.model.bounds import Count, ExitCode, Port, Rank, Seconds, Signal
+from clusterctl.model.from_json import Count, ExitCode, Port, Rank, Seconds, Signal
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.values import dataclass
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from clusterctl.model.bounds import Amount, Count, Rank, Seconds
+from clusterctl.model.from_json import Amount, Count, Rank, Seconds
 from clusterctl.values import dataclass
 
 Column: TypeAlias = tuple[Amount | None, ...]

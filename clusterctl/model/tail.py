@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterctl.model.answers import StatusAnswer
-from clusterctl.model.bounds import (
+from clusterctl.model.from_json import (
     Count,
     ExitCode,
     Offset,
@@ -16,8 +16,8 @@ from clusterctl.model.bounds import (
     Seconds,
     Signal,
     SignedCount,
+    invalid,
 )
-from clusterctl.model.from_json import invalid
 from clusterctl.values import dataclass
 
 LOG_NAME = re.compile(

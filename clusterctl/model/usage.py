@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.model.bounds import Count, Rank
+from clusterctl.model.from_json import Count, Rank
 from clusterctl.values import dataclass
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from clusterctl.model.bounds import Rank, Seconds
 from clusterctl.model.dump import Frame
+from clusterctl.model.from_json import Rank, Seconds
 from clusterctl.values import dataclass
 
 HangKind = Literal[

@@ -10,12 +10,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Job, Node
-from clusterctl.model.bounds import Count, Rank, Seconds
-from clusterctl.model.from_json import Bounds, from_json
+from clusterctl.model.from_json import Bounds, Count, Rank, Seconds, from_json
 from clusterctl.model.node_run import Resumed
 from clusterctl.network.choice import Network
 from clusterctl.plan.certificate import Identity
@@ -238,7 +237,7 @@ class RunningJob:
                 "workers": list(nodes[1:]),
                 "hostfile": hosts if line in hosts else hosts + line,
             }
-        return cast("NodeJob", {**made, **said, "joined": True})
+        return {**made, **said, "joined": True}
 
     def secrets(self, token: str, environment: Mapping[str, str]) -> bytes:
         """Return the body of `start`, which is never written to disk."""

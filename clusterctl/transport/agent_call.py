@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
 from clusterctl.errors import OLDER, OPERATION, NodeError
 from clusterctl.inventory.cluster import Node
@@ -236,7 +236,7 @@ class AgentCall(Call):
     def _next(self) -> Message:
         """Return the next answer that is not a heartbeat."""
         while True:
-            message = read_message(cast("BinaryIO", self), **self._limits)
+            message = read_message(self, **self._limits)
             if message is None:
                 raise self._ended_early()
             if message.size < SMALL:

@@ -20,11 +20,7 @@ from clusterctl.transport.connection import Connection
 from clusterctl.transport.connector import IMPORTING, Connector
 from clusterctl.transport.fanout import MultiStream, interleave
 from clusterctl.transport.interface import Call, Reply, Request, Timeouts
-from clusterctl.transport.local_limits import (
-    raise_descriptor_limit,
-    share_arenas,
-    start_thread,
-)
+from clusterctl.transport.local_limits import raise_descriptor_limit, share_arenas, start_thread
 from clusterctl.transport.pending_call import PendingCall
 from clusterctl.transport.ssh.control_master import ControlFolder
 from clusterctl.transport.translate_errors import unexpected_error

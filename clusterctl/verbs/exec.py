@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.model.answers import ExecAnswer
@@ -181,8 +181,8 @@ def _run(
             continue
         stream = item.head.get("stream")
         if stream in {"stdout", "stderr"}:
-            found.keep(cast("StreamName", stream), item.body)
-            emit(Printed(node=name, stream=cast("StreamName", stream), data=item.body))
+            found.keep(stream, item.body)
+            emit(Printed(node=name, stream=stream, data=item.body))
         elif "error" in item.head:
             found.error = node_error(Reply(node=name, messages=(item,)))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.checks.software.requirements import fits
+from clusterctl.checks.software.packages import fits
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 from clusterctl.hang.doing import spot
-from clusterctl.hang.fold import fold
 from clusterctl.hang.verdict import verdict
 from clusterctl.model.dump import (
     Collective,
@@ -30,7 +29,7 @@ from clusterctl.model.dump import (
 )
 from clusterctl.model.from_json import from_json
 from clusterctl.model.verdict import HangKind
-from clusterctl.report.stacks.dump import show_verdict
+from clusterctl.report.stacks.dump import fold, show_verdict
 
 CASES = sorted(Path(__file__).with_name("cases").glob("*.json"))
 TORCH = "/venv/lib/python3.12/site-packages/torch"

@@ -11,7 +11,7 @@ from cryptography import x509
 from clusterctl.inventory.cluster import Job, Restart, Stop
 from clusterctl.model.node_run import Resumed
 from clusterctl.node.peer_link.run_tokens import node_token
-from clusterctl.node.run.files.node_job import AddedByNode, NextAttempt, NodeJob, next_job
+from clusterctl.node.run.files.node_job import AddedByNode, MasterDecision, NodeJob, next_job
 from clusterctl.plan.certificate import make_identity
 from clusterctl.plan.node_job import node_job, node_secrets
 from clusterctl.wire import plain
@@ -95,7 +95,7 @@ def test_a_node_gets_the_command_of_a_further_attempt(plan: Planner) -> None:
     assert restart["max"] == 2
     places = ["--from={checkpoint}", "--step={checkpoint_step}"]
     assert restart["resumed_argv"] == [*sent["argv"], *places, "--run", "lab-1"]
-    again: NextAttempt = {
+    again: MasterDecision = {
         "attempt": 2, "checkpoint": "/c/4", "step": 4, "wait_s": 1.0, "why": "", "go": True,
         "without": [], "joined": [],
     }  # fmt: skip

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 from clusterctl.checks.finding import Finding, fail, finding, warn
 from clusterctl.checks.gpu.lost_gpus import LOST, cannot_list, not_listed
-from clusterctl.checks.gpu.planned import (
-    NVIDIA,
-    planned,
-    planned_devices,
-    reports,
-    uses_gpus,
-)
+from clusterctl.checks.gpu.planned import NVIDIA, planned, planned_devices, reports, uses_gpus
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
 from clusterctl.facts.gpu.accelerators import BUS_ORDER, ORDER, VISIBLE, Gpu

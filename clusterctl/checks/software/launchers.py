@@ -5,12 +5,7 @@ from collections.abc import Iterator
 from clusterctl.checks.finding import Finding, fail, finding, unknown
 from clusterctl.checks.others import other_version, outliers
 from clusterctl.checks.registry import Check, Facts
-from clusterctl.checks.software.python import (
-    FOUND,
-    TORCH,
-    install_command,
-    working_pythons,
-)
+from clusterctl.checks.software.python import FOUND, TORCH, install_command, working_pythons
 from clusterctl.checks.storage.run_paths import in_workdir
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster

@@ -14,13 +14,7 @@ from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.facts.software.settings import PROXIES, Setting
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.network.choice import Network, NodeNetwork
-from clusterctl.network.simulate import (
-    Pick,
-    gloo_picks,
-    nccl_picks,
-    surprises,
-    tensorpipe_picks,
-)
+from clusterctl.network.simulate import Pick, gloo_picks, nccl_picks, surprises, tensorpipe_picks
 
 IFNAME = "network.ifname"
 NO_PROXY = "no_proxy"

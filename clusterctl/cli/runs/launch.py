@@ -16,7 +16,7 @@ from clusterctl.cli.shared.submit import submit_and_follow, submits
 from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageError
 from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen
-from clusterctl.report.plan import show_plan
+from clusterctl.report.launch import show_plan
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.launch import Checked
 from clusterctl.wire import SCHEMA, plain

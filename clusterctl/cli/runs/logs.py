@@ -15,14 +15,7 @@ from clusterctl.errors import ClusterError, CouldNotTell, Interrupted, UsageErro
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
 from clusterctl.report.follow import EventPrinter
-from clusterctl.report.lines import (
-    JsonLines,
-    LinePrinter,
-    Prefixed,
-    Raw,
-    Timestamped,
-    day_and_time,
-)
+from clusterctl.report.lines import JsonLines, LinePrinter, Prefixed, Raw, Timestamped, day_and_time
 from clusterctl.verbs.batch.job import BatchJob
 from clusterctl.verbs.batch.slurm import SlurmState
 from clusterctl.verbs.events import Notice

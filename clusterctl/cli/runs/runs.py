@@ -14,13 +14,7 @@ from clusterctl.cli.shared.agree import can_ask, says_yes
 from clusterctl.cli.shared.batch import batch_of, list_batches, view_of_batch
 from clusterctl.cli.shared.hint_commands import with_flag
 from clusterctl.cli.shared.options import add_json, whole
-from clusterctl.cli.shared.run_option import (
-    EXIT_SILENT,
-    add_run,
-    known_cluster,
-    open_run,
-    run_name,
-)
+from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, known_cluster, open_run, run_name
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_prunable, show_pruned, show_run, show_runs

@@ -7,13 +7,7 @@ from dataclasses import replace
 from clusterctl.facts.answers import Answer, Answers
 from clusterctl.facts.fact import Fact, Question, Unreadable, if_gpus
 from clusterctl.facts.gpu import amd, nvidia
-from clusterctl.facts.gpu.accelerators import (
-    FabricManager,
-    Gpu,
-    GpuDriver,
-    Gpus,
-    PcieLink,
-)
+from clusterctl.facts.gpu.accelerators import FabricManager, Gpu, GpuDriver, Gpus, PcieLink
 from clusterctl.facts.gpu.nvidia import pci_address
 from clusterctl.facts.request import AMD, GPU_SECONDS, program
 

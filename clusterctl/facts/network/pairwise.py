@@ -1,7 +1,7 @@
 """What the nodes found when they connected to each other."""
 
 from clusterctl.facts.network.counters import Counters
-from clusterctl.model.bounds import Port, Seconds
+from clusterctl.model.from_json import Port, Seconds
 from clusterctl.values import dataclass
 
 LARGEST_PROBE = 16384

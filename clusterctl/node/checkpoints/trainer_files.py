@@ -7,11 +7,7 @@ import re
 from typing import Any, Dict, Iterable
 
 from clusterctl.node.checkpoints.dcp_files import check_dcp
-from clusterctl.node.checkpoints.files import (
-    TENSOR_SUFFIXES,
-    CheckpointContents,
-    Inspection,
-)
+from clusterctl.node.checkpoints.files import TENSOR_SUFFIXES, CheckpointContents, Inspection
 from clusterctl.node.checkpoints.safetensors_files import SUFFIX as SAFETENSORS
 from clusterctl.node.checkpoints.safetensors_files import check_safetensors
 from clusterctl.node.checkpoints.sharded_files import check_zero

@@ -105,7 +105,7 @@ class Rule(NamedTuple):
     """The program's own doing: the same at the same step twice would come a third time."""
 
 
-class Cause(NamedTuple):
+class JudgedCause(NamedTuple):
     """Why an attempt ended."""
 
     kind: str
@@ -248,7 +248,7 @@ def decide(
     return Decision("again", why + skipped, _wait(since, seed, end.attempt))
 
 
-def _final(cause: Cause, rule: Rule, asked: Optional[Asked]) -> str:
+def _final(cause: JudgedCause, rule: Rule, asked: Optional[Asked]) -> str:
     """Return why no other attempt can help or is wanted; empty: one may."""
     if cause.kind == "stop":
         return cause.words
@@ -259,7 +259,7 @@ def _final(cause: Cause, rule: Rule, asked: Optional[Asked]) -> str:
     return ""
 
 
-def first_cause(end: AttemptEnd) -> Cause:
+def first_cause(end: AttemptEnd) -> JudgedCause:
     """Return why an attempt ended: the earliest failure that is no echo of another."""
     kind = end.by
     if end.by == "start-timeout":
@@ -269,25 +269,25 @@ def first_cause(end: AttemptEnd) -> Cause:
         nodes = tuple(node for node, _ in end.blamed)
         more = "; ".join("%s on %s" % (why, node) for node, why in end.blamed)
         words = end.reason or RULES[kind].words
-        return Cause("hang-node" if nodes else kind, _words(words, more), nodes)
+        return JudgedCause("hang-node" if nodes else kind, _words(words, more), nodes)
     if kind in ("stop", "world", "supervisor", "start", "late"):
-        return Cause(kind, _words(RULES[kind].words, end.reason))
+        return JudgedCause(kind, _words(RULES[kind].words, end.reason))
     known = [(failure, cause_of(failure.lines)) for failure in end.failures]
     own = [(failure, printed) for failure, printed in known if not printed.echo]
     ranks = {failure.node for failure, _ in own if failure.rank is not None}
     # A launcher ends because its rank did.
     own = [one for one in own if one[0].rank is not None or one[0].node not in ranks]
     if end.by == "lost" or (end.lost and not own):
-        return Cause("lost", "%s: %s" % (RULES["lost"].words, ", ".join(end.lost)), end.lost)
+        return JudgedCause("lost", "%s: %s" % (RULES["lost"].words, ", ".join(end.lost)), end.lost)
     if own:
         return _cause_of(*min(own, key=lambda one: one[0].at))
     if not known:
-        return Cause("exception", _words(RULES["exception"].words, end.reason))
+        return JudgedCause("exception", _words(RULES["exception"].words, end.reason))
     failure, printed = min(known, key=lambda one: one[0].at)
     return _named("connection", failure, printed.line)
 
 
-def _cause_of(failure: Failure, printed: PrintedCause) -> Cause:
+def _cause_of(failure: Failure, printed: PrintedCause) -> JudgedCause:
     kind = printed.kind
     if failure.signal in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         kind = "host-memory" if failure.oom else "killed"
@@ -302,14 +302,14 @@ def _cause_of(failure: Failure, printed: PrintedCause) -> Cause:
     return _named(kind or "exception", failure, line)
 
 
-def _named(kind: str, failure: Failure, line: str) -> Cause:
+def _named(kind: str, failure: Failure, line: str) -> JudgedCause:
     who = "the launcher" if failure.rank is None else "rank %d" % failure.rank
     if failure.signal is not None:
         how = "signal %d" % failure.signal
     else:
         how = "exit code %s" % failure.exit_code
     words = "%s (%s on %s, %s)" % (RULES[kind].words, who, failure.node, how)
-    return Cause(kind, _words(words, line), (failure.node,), line)
+    return JudgedCause(kind, _words(words, line), (failure.node,), line)
 
 
 def _words(words: str, more: str) -> str:
@@ -375,7 +375,7 @@ def _limit_of_cause(since: Sequence[AttemptEnd], rule: Rule) -> Optional[Decisio
     return None
 
 
-def _same(cause: Cause, end: AttemptEnd, before: AttemptEnd) -> bool:
+def _same(cause: JudgedCause, end: AttemptEnd, before: AttemptEnd) -> bool:
     """Tell whether two attempts failed in the same way at the same step; numbers may differ."""
     earlier = first_cause(before)
     lines = [re.sub(r"0x[0-9a-f]+|\d+", "#", one.line) for one in (cause, earlier)]

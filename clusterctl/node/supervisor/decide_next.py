@@ -12,13 +12,7 @@ from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.restart_messages import WHY_LIMIT
 from clusterctl.node.restart.agreement import Checkpoint, agree, read_sight
 from clusterctl.node.restart.blame import blamed
-from clusterctl.node.restart.judgement import (
-    AttemptEnd,
-    Decision,
-    Failure,
-    decide,
-    unfit_nodes,
-)
+from clusterctl.node.restart.judgement import AttemptEnd, Decision, Failure, decide, unfit_nodes
 from clusterctl.node.restart.lineup import NoLineupError, lineup_of
 from clusterctl.node.restart.own_rules import FoundPatterns
 from clusterctl.node.run.files.node_job import NodeJob, Seat, run_attempt

@@ -51,15 +51,15 @@ class Ending:
         notify: Notifier,
     ) -> None:
         """Wait for a reason to end."""
-        self._loop, self._job, self._record, self._peers = attempt[:4]
-        self._save = attempt.on_change
+        self._loop, self._job, self._record = attempt.loop, attempt.job, attempt.record
+        self._peers, self._save = attempt.peers, attempt.on_change
         self._spawner, self._ranks, self._hang = spawner, ranks, hang
         self._next, self._around, self._notify = next_attempt, around, notify
         self._echo = EchoGrace(self._loop, self.begin, hang.timed_out)
         self._failure_grace: float = self._job["stop"].get("failure_grace", FAILURE_GRACE)
         self._shutdown: Optional[Shutdown] = None
-        self.account: Optional[Dict[str, Any]] = None
-        """What is known of it, as the record has it; None: it has not begun."""
+        self.account: Dict[str, Any] = {}
+        """What is known of it, as the record has it; empty: it has not begun."""
         self.stop_file = ""
         """The file that asks the program to stop, once it is there."""
         self.settled = False
@@ -174,7 +174,6 @@ class Ending:
 
     def _all_exited(self, left: List[Process]) -> None:
         """Nothing of the run is left on this node: settle with the others, then leave."""
-        assert self.account is not None
         self._ranks.resolve_exit_codes()
         self.account["over"] = time.time()
         self.account["left"] = [process.pid for process in left]
@@ -188,13 +187,11 @@ class Ending:
     # The other nodes.
 
     def _tell(self) -> None:
-        assert self.account is not None
         self._peers.send_bye(self.account["state"], self._next.after)
         self._settle(time.monotonic() + RELAY_SECONDS)
 
     def _settle(self, until: float) -> None:
         """Stay until all other nodes ended, or know of our end."""
-        assert self.account is not None
         late = time.monotonic() > until
         becomes = self._next.poll(late=late)
         if becomes == GO:
@@ -220,7 +217,7 @@ class Ending:
 
     def _others_know(self, *, late: bool) -> bool:
         """Tell whether the other nodes know of our end, or had their time to hear of it."""
-        finished = self.account is not None and self.account["state"] == "finished"
+        finished = self.account.get("state") == "finished"
         known = self._peers.acknowledged
         if self.takes_over:
             return self._peers.all_done or (late and (known or not finished))
@@ -229,20 +226,17 @@ class Ending:
     # People, and the record.
 
     def _tell_people(self, state: str) -> None:
-        assert self.account is not None
         note, first = self.account.get("no_restart", ""), self._next.first_cause
         self._notify.end(state, first, note, self._record_end)
 
     def _record_end(self) -> None:
         """Write the end; nothing may be left of the commands that ran after it."""
-        assert self.account is not None
         with contextlib.suppress(OSError):
             send_all(living_descendants(), signal.SIGKILL)
         self._record.event("end", **self.account)
         self._write(time.monotonic() + RECORD_SECONDS)
 
     def _write(self, until: float) -> None:
-        assert self.account is not None
         value = {"schema": 1, **self.account, "ranks": self._ranks.snapshots()}
         self._save()
         if self._record.end(value) or time.monotonic() > until:

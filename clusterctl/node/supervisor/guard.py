@@ -46,7 +46,7 @@ def main(folder: str, unit: str, descriptor: str) -> int:
     os.set_inheritable(answer, False)
     leave_session(paths)
     start.update(unit=unit, guard=processes.key_of(os.getpid()))
-    supervisor = Supervisor()
+    supervisor = SupervisorProcess()
     code, known, held = supervisor.run(paths, start, answer, [])
     while code == AGAIN:
         start, problem = next_start(start, known, supervisor)
@@ -69,7 +69,7 @@ def main(folder: str, unit: str, descriptor: str) -> int:
     return finish(paths, start, known)
 
 
-class Supervisor:
+class SupervisorProcess:
     """The supervisor of the current attempt: the child, and who asked it to stop."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Supervisor:
 
 
 def next_start(
-    start: Dict[str, Any], known: Dict[str, Any], supervisor: Supervisor
+    start: Dict[str, Any], known: Dict[str, Any], supervisor: SupervisorProcess
 ) -> Tuple[Dict[str, Any], str]:
     """Return what the next attempt is started with, and why it must not start; empty: it may."""
     again = known.get("again")

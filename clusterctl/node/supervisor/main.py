@@ -6,6 +6,7 @@ Its parent is the guard, which does what is left to do if this process dies: see
 from __future__ import annotations
 
 import os
+import resource
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -20,11 +21,9 @@ from clusterctl.node.run.processes.detach import own_scope
 from clusterctl.node.run.processes.environ_bytes import Environment
 from clusterctl.node.run_lock import resources_of
 from clusterctl.node.supervisor.control_socket import ControlSocket
-from clusterctl.node.supervisor.finisher import Finisher
 from clusterctl.node.supervisor.guard import AGAIN
-from clusterctl.node.supervisor.ranks.resource_limits import raise_soft_limits
 from clusterctl.node.supervisor.ranks.spawn import Spawner
-from clusterctl.node.supervisor.supervisor import Supervisor
+from clusterctl.node.supervisor.supervisor import Finisher, Supervisor
 from clusterctl.own_files import replace_file
 from clusterctl.wire import encode_line
 
@@ -220,3 +219,28 @@ def answer_starter(descriptor: int, head: Dict[str, Any]) -> bool:
 def write_line(descriptor: int, head: Dict[str, Any]) -> None:
     """Write one line of JSON; raise OSError if the reader exited."""
     os.write(descriptor, encode_line(head))
+
+
+MOST_FILES = 1 << 20
+"""Open files; some programs loop over all numbers up to their limit, which may be a billion."""
+
+RAISED = (
+    resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC, resource.RLIMIT_CPU,
+    resource.RLIMIT_AS,
+)  # fmt: skip
+"""Not the stack: glibc sizes the stack of each thread by it. Not core: dumps fill the disk."""
+
+
+def raise_soft_limits() -> None:
+    """Raise the soft limits on files, memory, processes and CPU time; children inherit them."""
+    for kind in RAISED:
+        soft, hard = resource.getrlimit(kind)
+        wanted = hard
+        if kind == resource.RLIMIT_NOFILE and not 0 <= hard <= MOST_FILES:
+            wanted = MOST_FILES
+        if soft in {wanted, resource.RLIM_INFINITY} or 0 <= wanted < soft:
+            continue
+        try:
+            resource.setrlimit(kind, (wanted, hard))
+        except (OSError, ValueError):
+            continue  # the kernel's own maximum is lower: what we have must do

@@ -18,12 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.peers import Peers
-from clusterctl.node.run.files.node_job import (
-    NodeJob,
-    may_restart,
-    most_attempts,
-    run_attempt,
-)
+from clusterctl.node.run.files.node_job import NodeJob, may_restart, most_attempts, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import ProcessKey
@@ -62,8 +57,9 @@ class NextAttempt:
 
     def __init__(self, attempt: Attempt) -> None:
         """Expect the attempt to end, one way or the other."""
-        self._loop, self._job, self._record, self._peers, *_ = attempt
-        self._guard, self._on_change, self._on_wait = attempt[4:]
+        self._loop, self._job, self._record = attempt.loop, attempt.job, attempt.record
+        self._peers, self._guard = attempt.peers, attempt.guard
+        self._on_change, self._on_wait = attempt.on_change, attempt.on_wait
         job = attempt.job
         self._on = may_restart(job)
         self._is_master = job["node_rank"] == 0

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.history.sampler import Sampler
 from clusterctl.node.peer_link.messages import ORDERED, REASON_LIMIT, PeerMessage
-from clusterctl.node.peer_link.peer_link import connect
+from clusterctl.node.peer_link.peers import connect
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
@@ -179,7 +179,7 @@ class Supervisor:
             **self._hang.account,
             **self._next.account,
             "notify_problem": self._notify.problem,
-            "end": self._ending.account,
+            "end": self._ending.account or None,
         }
 
     def handle_request(  # noqa: PLR0911  (one for each question)
@@ -362,7 +362,32 @@ class Supervisor:
         if self.again is not None:
             return "starting"
         end = self._ending.account
-        if end is not None:
+        if end:
             return "running" if end["state"] == "finished" else "stopping"
         started = self._job.get("standby") or self._ranks.all_started
         return "running" if started else "starting"
+
+
+class Finisher(Supervisor):
+    """Takes the dead supervisor's place; what it left running has been killed."""
+
+    def finish(self, saved: Dict[str, Any], reason: str, died: float) -> None:
+        """End this node run and with it the run, unless it was ending already.
+
+        `saved` is the dead supervisor's last state, `reason` and `died` how and when it died.
+        """
+        self._ranks.stopping = True
+        self._next.give_up("the supervisor had died")
+        self._record.event("supervisor-died", time=died, message=reason, pid=saved.get("pid"))
+        self.began = saved.get("began", self.began)
+        self._ending.takes_over = True
+        self._ending.stop_file = saved.get("stop_file", "")
+        self._ranks.restore(saved.get("ranks", ()))
+        self._housekeeping.start_heartbeat()
+        end, node = saved.get("end"), self._job["node"]
+        if end is None:
+            self._end_everywhere(Cause(by="supervisor", reason=reason, node=node))
+            return
+        if end["state"] != "finished":  # the others may not have heard
+            self._peers.send_ending(Cause.read({**end, "node": node})._asdict())
+        self._ending.resume({**end, "reason": "%s; %s" % (end["reason"], reason)})

@@ -5,12 +5,7 @@ report to clusterctl, so the run counts one rank; `clusterctl/node/supervisor/ra
 starts them.
 """
 
-from clusterctl.plan.launchers.interface import (
-    LaunchContext,
-    Launcher,
-    Variables,
-    node_variables,
-)
+from clusterctl.plan.launchers.interface import LaunchContext, Launcher, Variables, node_variables
 
 _RANDOM_PORTS = ("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0")
 """A Ray that is already on the machine keeps its usual ports."""

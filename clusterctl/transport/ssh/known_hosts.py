@@ -5,12 +5,10 @@ takes quadratic time; here a line that cannot be read is skipped with a warning.
 """
 
 import base64
-import fcntl
 import fnmatch
 import hashlib
 import hmac
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import field
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Literal, Self, cast
 
 from clusterctl.own_files import make_private, replace_file
+from clusterctl.state_folder import locked
 from clusterctl.values import dataclass
 
 logger = logging.getLogger(__name__)
@@ -220,10 +219,7 @@ def forget(path: Path, host: str) -> int:
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     make_private(path.parent.parent, path.parent)
-    # The lock is a file of its own: the records are replaced, and a lock belongs to its inode.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-    with os.fdopen(os.open(path.with_name(path.name + ".lock"), flags, 0o600), "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path):
         old = path.read_text(errors="surrogateescape") if path.exists() else ""
         new = change(old)
         if new != old:

@@ -11,12 +11,7 @@ from clusterctl.safe_text import printable_words
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
 from clusterctl.verbs.batch.slurm import SlurmState
-from clusterctl.verbs.runs.list_runs import (
-    RunList,
-    claimed_line,
-    newest_first,
-    recorded_line,
-)
+from clusterctl.verbs.runs.list_runs import RunList, claimed_line, newest_first, recorded_line
 from clusterctl.verbs.runs.records import Records
 from clusterctl.verbs.runs.run_status import RunStatus
 from clusterctl.wire import plain

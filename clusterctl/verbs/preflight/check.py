@@ -2,7 +2,7 @@
 
 import difflib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from clusterctl.checks.software.job_check import JOB_CHECK
 from clusterctl.checks.storage.disks import SHARED
 from clusterctl.errors import UsageError
 from clusterctl.facts.changes import Change
+from clusterctl.facts.ladder import Ladder
 from clusterctl.facts.machine.system import SshStatus
 from clusterctl.facts.nodefacts import NodeFacts
 from clusterctl.inventory.cluster import Cluster, Node
@@ -27,9 +28,12 @@ from clusterctl.verbs.preflight.connectivity import probe_connectivity
 from clusterctl.verbs.preflight.firewall_rules import read_firewall_rules
 from clusterctl.verbs.preflight.job_check import run_job_check
 from clusterctl.verbs.preflight.ladder import climb_ladder
-from clusterctl.verbs.preflight.local_requirements import local_requirements
 from clusterctl.verbs.preflight.rungs import rung_rows
-from clusterctl.verbs.preflight.source_folder import with_local_config, with_local_needs
+from clusterctl.verbs.preflight.source_folder import (
+    local_requirements,
+    with_local_config,
+    with_local_needs,
+)
 from clusterctl.verbs.rpc import Nodes
 from clusterctl.wire import SCHEMA, plain
 
@@ -116,6 +120,15 @@ class CheckResult:
     def document(self) -> dict[str, Any]:
         """Return it as the JSON that `check --json` prints."""
         host = {row.name: row.host for row in self.nodes}
+
+        def of_nodes(found: Callable[[Ladder], Iterable[object]]) -> list[dict[str, Any]]:
+            ladders = ((name, node.ladder) for name, node in self.facts.items() if node.ladder)
+            return [
+                {"host": host.get(name, name), **plain(one)}
+                for name, ladder in ladders
+                for one in found(ladder)
+            ]
+
         return {
             "schema": SCHEMA,
             "cluster": self.cluster,
@@ -145,26 +158,10 @@ class CheckResult:
                     {**plain(row), "broken": [host.get(name, name) for name in row.broken]}
                     for row in rung_rows(self.facts)
                 ],
-                "gpus": [
-                    {"host": host.get(node.node, node.node), **plain(trial)}
-                    for node in self.facts.values()
-                    for trial in (node.ladder.gpus if node.ladder else ())
-                ],
-                "inside": [
-                    {"host": host.get(node.node, node.node), **plain(trial)}
-                    for node in self.facts.values()
-                    for trial in (node.ladder.inside if node.ladder else ())
-                ],
-                "rails": [
-                    {"host": host.get(node.node, node.node), **plain(rail)}
-                    for node in self.facts.values()
-                    for rail in (node.ladder.rails if node.ladder else ())
-                ],
-                "dcgm": [
-                    {"host": host.get(node.node, node.node), **plain(node.ladder.dcgm)}
-                    for node in self.facts.values()
-                    if node.ladder and node.ladder.dcgm
-                ],
+                "gpus": of_nodes(lambda ladder: ladder.gpus),
+                "inside": of_nodes(lambda ladder: ladder.inside),
+                "rails": of_nodes(lambda ladder: ladder.rails),
+                "dcgm": of_nodes(lambda ladder: (ladder.dcgm,) if ladder.dcgm else ()),
             },
             "last_good": plain(self.last_good),
             "seconds": round(self.seconds, 3),

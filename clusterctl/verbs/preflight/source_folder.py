@@ -1,10 +1,12 @@
 """What a sync would bring from the folder here, such as the launcher's configuration."""
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from clusterctl.checks.software.packages import metadata_name
 from clusterctl.checks.storage.run_paths import in_workdir, job_path
 from clusterctl.errors import ClusterError
 from clusterctl.facts.nodefacts import NodeFacts
@@ -16,6 +18,7 @@ from clusterctl.plan.launchers import launcher_file
 from clusterctl.sync.source import SourceTree, read_source, source_paths
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.rpc import Nodes, call_validated
+from clusterctl.verbs.setup.requirements import read_requirements
 from clusterctl.verbs.sync.copying import MUCH_READ, checkpoints_in
 
 COMPARE_SECONDS = 60.0
@@ -115,3 +118,24 @@ def with_local_config(
             settings = launcher_settings(text.decode("utf-8", "replace"))
             found[node.name] = replace(found[node.name], launcher_config=settings)
     return found
+
+
+NAME = "requirements.txt"
+_PLAIN = re.compile(
+    r"([A-Za-z0-9][\w.-]*)\s*(?:\[[\w\s,.-]*\])?\s*((?:(?:===?|~=|!=|[<>]=?)\s*[\w.*+!-]+\s*,?\s*)*)"
+)
+"""A name and versions; not a URL, nor a line that only holds on some machines."""
+_MOST = 200
+"""Lines that are compared."""
+
+
+def local_requirements(source: Path) -> tuple[tuple[str, str], ...]:
+    """Return the names as packages' metadata has them, each with its versions, as `>=2.4,<3`."""
+    if (source / "uv.lock").exists() or not (source / NAME).is_file():
+        return ()  # of both, setup takes the lock, which only uv reads
+    try:
+        lines = read_requirements(source / NAME, source).text.splitlines()
+    except ClusterError:
+        return ()  # setup says what is wrong with it
+    found = filter(None, (_PLAIN.fullmatch(line.strip()) for line in lines[:_MOST]))
+    return tuple((metadata_name(one[1]), "".join(one[2].split())) for one in found)

@@ -16,10 +16,9 @@ from clusterctl.model.push import PushMessage
 from clusterctl.plan.certificate import make_identity
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import CopyProgress, Emit
-from clusterctl.verbs.push.listing import list_source
 from clusterctl.verbs.push.member import Member, extra_names, in_the_way, lacking_room, progress
 from clusterctl.verbs.push.result import HERE, NodePush, PathPush, WantedPath
-from clusterctl.verbs.push.wanted import Source
+from clusterctl.verbs.push.wanted import Source, list_source
 from clusterctl.verbs.rpc import Nodes, validated_answer
 from clusterctl.verbs.sync.shared_folders import NodeView, mutually_seen, shared_folders
 from clusterctl.wire import Message

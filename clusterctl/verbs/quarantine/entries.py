@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterctl.inventory.cluster import Node
-from clusterctl.model.bounds import Port, Seconds
+from clusterctl.model.from_json import Port, Seconds
 from clusterctl.model.quarantine import Quarantined
 from clusterctl.values import dataclass
 from clusterctl.verbs.quarantine.blame import Blame
@@ -33,8 +33,9 @@ class Machine:
 
     cluster: str
     node: str
+    """Its name in that inventory."""
     host: str
-    port: int | None = None
+    port: Port | None = None
     """None: as ssh_config has it."""
     keys: tuple[str, ...] = ()
     """Fingerprints of the host keys that are known; none: only its name tells it from others."""
@@ -47,15 +48,9 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Machine):
     """What the file has of one machine."""
 
-    cluster: str
-    node: str
-    """Its name in that inventory."""
-    host: str
-    port: Port | None = None
-    keys: tuple[str, ...] = ()
     reason: str
     run: str = ""
     """The run that failed because of it; empty: a user put it there."""

@@ -257,16 +257,16 @@ def _known(entries: Entries, cluster: Cluster, nodes: Iterable[Node]) -> dict[st
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _absent(entries: Entries, cluster: Cluster, now: float) -> list[Machine]:
+def _absent(entries: Entries, cluster: Cluster, now: float) -> Entries:
     """Return the machines in quarantine that were nodes of a cluster, and are none any more."""
     places: Collection[object] = {
         (node.host, node.ssh.port) for node in (*cluster.nodes, *cluster.left_out)
     }
-    return [
-        Machine(cluster=one.cluster, node=one.node, host=one.host, port=one.port, keys=one.keys)
+    return tuple(
+        one
         for one in entries
         if one.cluster == cluster.name and one.lasts(now) and (one.host, one.port) not in places
-    ]
+    )
 
 
 def _warn(error: ClusterError) -> None:

@@ -8,9 +8,7 @@ A file that cannot be read is never replaced: it may be of a later version.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,7 @@ from pathlib import Path
 from clusterctl.errors import ClusterError
 from clusterctl.model.from_json import DocumentError, from_json
 from clusterctl.own_files import make_private
-from clusterctl.state_folder import ANOTHER_FOLDER
+from clusterctl.state_folder import ANOTHER_FOLDER, locked
 from clusterctl.verbs.quarantine.entries import Entries, Entry
 from clusterctl.verbs.runs.records import write_private
 from clusterctl.wire import SCHEMA, plain
@@ -59,12 +57,9 @@ def read_entries(root: Path) -> Entries:
 def change_entries(root: Path, change: Callable[[Entries], Entries]) -> Entries:
     """Replace the entries by what `change` makes of them; return those."""
     path = root / FILE
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
     try:
         make_private(root)
-        # The lock is a file of its own: the other is replaced, and a lock belongs to its inode.
-        with os.fdopen(os.open(f"{path}.lock", flags, 0o600), "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(path):
             old = read_entries(root)
             new = change(old)
             if new != old:

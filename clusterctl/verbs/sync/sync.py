@@ -1,21 +1,21 @@
 """Mirror the current folder into each node's workdir, and prove that it is there."""
 
-import math
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from clusterctl.errors import LargeCopy, NodeError, SyncRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.model.answers import AbortAnswer, PlaceAnswer, SeenAnswer, TreeAnswer
 from clusterctl.plan.lock import lock_name
-from clusterctl.sync.mirror import Placement, stays_and_needs
+from clusterctl.sync.mirror import stays_and_needs
 from clusterctl.sync.source import SourceTree, read_source, token_in
 from clusterctl.sync.two_phase import TwoPhaseCommit
 from clusterctl.transport.interface import Reply, Request
+from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.rpc import T, node_error, validated_answer
 from clusterctl.verbs.sync.copying import (
@@ -46,24 +46,9 @@ CLEAR_SECONDS = 5.0
 """Longest that taking tokens away may hold up the end; a later sync removes what stays."""
 
 
-class SyncPool(Protocol):
-    """What a sync needs of `transport.pool.Pool`."""
-
-    def begin(self) -> None:
-        """Begin to connect to all nodes."""
-
-    def call(
-        self, requests: Mapping[str, Request], *, timeout: float = math.inf
-    ) -> Iterable[Reply]:
-        """Run one operation on each node."""
-
-    def mirror(self, placements: Mapping[str, Placement]) -> Iterable[Reply]:
-        """Bring a folder of each node to a tree."""
-
-
 def sync(
     cluster: Cluster,
-    pool: SyncPool,
+    pool: Pool,
     source: Path,
     options: SyncOptions | None = None,
     *,
@@ -125,7 +110,7 @@ class _Sync:
     """One sync under way: each step asks only the nodes that the step before left open."""
 
     cluster: Cluster
-    pool: SyncPool
+    pool: Pool
     source: SourceTree
     options: SyncOptions
     emit: Emit

@@ -18,13 +18,7 @@ from clusterctl.model.node_run import LastPrinted, NodeRun
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.follow import BACKOFF
-from clusterctl.verbs.rpc import (
-    ANSWER_SECONDS,
-    Nodes,
-    joined_later,
-    run_args,
-    validated_answer,
-)
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, joined_later, run_args, validated_answer
 from clusterctl.verbs.runs.history import History
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 from clusterctl.verbs.status import with_details

@@ -21,8 +21,7 @@ from clusterctl.node.peer_link import master, tls_channel
 from clusterctl.node.peer_link.master import Master
 from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.peer import Peer
-from clusterctl.node.peer_link.peer_link import connect
-from clusterctl.node.peer_link.peers import Peers
+from clusterctl.node.peer_link.peers import Peers, connect
 from clusterctl.node.peer_link.run_tokens import node_token
 from clusterctl.node.peer_link.tls_channel import client_context
 from clusterctl.node.peer_link.worker import Worker

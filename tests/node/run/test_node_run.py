@@ -12,7 +12,7 @@ import pytest
 
 from clusterctl.node import run_lock
 from clusterctl.node.run.files.run_paths import NO_PATHS, NodePaths
-from clusterctl.node.run.operations.node_run import CLEARED_UP, NodeRun, held_lock
+from clusterctl.node.run.operations.node_run import CLEARED_UP, LocalRun, held_lock
 from clusterctl.node.run.operations.status import RecordedProcesses
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.boot import boot_id
@@ -35,7 +35,7 @@ def test_a_lock_that_another_user_holds_is_never_the_supervisors(
     holds: bool,  # noqa: FBT001
 ) -> None:
     """Any user can take the name and say what our supervisor would."""
-    node_run = NodeRun(NO_PATHS, "lab-1", "a", run_lock.NAME, {}, RecordedProcesses(NO_PATHS))
+    node_run = LocalRun(NO_PATHS, "lab-1", "a", run_lock.NAME, {}, RecordedProcesses(NO_PATHS))
     answer = {"uid": uid, "pid": os.getpid(), "run": run, "node": "a"}
     asked: list[str] = []
 
@@ -56,9 +56,9 @@ def test_an_order_for_a_run_that_has_ended_does_not_reach_the_next(
     run = make_run("import time; print('here'); time.sleep(300)").start()
     run.wait_for_log(0, b"here")
     lock = run.plan.master.lock
-    older = NodeRun(NO_PATHS, "lab-1", run.names[0], lock, {}, RecordedProcesses(NO_PATHS))
+    older = LocalRun(NO_PATHS, "lab-1", run.names[0], lock, {}, RecordedProcesses(NO_PATHS))
     own = {"run": run.plan.run, "node": run.names[0]}
-    monkeypatch.setattr(NodeRun, "holds_lock", lambda _run: True)
+    monkeypatch.setattr(LocalRun, "holds_lock", lambda _run: True)
     assert not older.request_stop({"grace": 0.0})
     for ask in ("stop", "state", "rank", "join"):
         for other in ({}, {**own, "run": "lab-1"}, {**own, "node": "another"}):
@@ -70,17 +70,17 @@ def test_an_order_for_a_run_that_has_ended_does_not_reach_the_next(
 
 
 @pytest.fixture
-def node_run(tmp_path: Path) -> NodeRun:
+def node_run(tmp_path: Path) -> LocalRun:
     """A run whose supervisor is this very process."""
     paths = NodePaths(str(tmp_path))
     pid, start = processes.key_of(os.getpid())
     account = {"pid": pid, "start": start, "boot_id": boot_id()}
     Path(paths.supervisor).write_text(json.dumps(account))
-    return NodeRun(paths, "lab-1", "a", run_lock.NAME, {}, RecordedProcesses(paths))
+    return LocalRun(paths, "lab-1", "a", run_lock.NAME, {}, RecordedProcesses(paths))
 
 
 def test_a_holder_that_does_not_answer_is_the_supervisor_if_it_has_its_number(
-    node_run: NodeRun, monkeypatch: pytest.MonkeyPatch
+    node_run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = os.getpid()
     for told, holds in (({"pid": pid}, True), ({"pid": pid + 1}, False), ({}, False)):
@@ -90,18 +90,18 @@ def test_a_holder_that_does_not_answer_is_the_supervisor_if_it_has_its_number(
 
 
 def test_a_supervisor_that_is_slow_to_answer_is_given_its_time(
-    node_run: NodeRun, monkeypatch: pytest.MonkeyPatch
+    node_run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = {"pid": os.getpid(), "uid": os.getuid()}
     answers = iter([slow, slow, slow, None])
     monkeypatch.setattr(run_lock, "query", lambda *_: next(answers))
-    monkeypatch.setattr(NodeRun, "find_all", lambda _part: [])
+    monkeypatch.setattr(LocalRun, "find_all", lambda _part: [])
     node_run.wait(time.monotonic() + 60)
     assert list(answers) == []
 
 
 def test_nobody_waits_longer_than_is_asked_for(
-    node_run: NodeRun, monkeypatch: pytest.MonkeyPatch
+    node_run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lock, "query", lambda *_: {"pid": os.getpid(), "uid": os.getuid()})
     began = time.monotonic()
@@ -109,7 +109,7 @@ def test_nobody_waits_longer_than_is_asked_for(
     assert time.monotonic() - began < 10
 
 
-def test_the_end_that_a_dead_supervisor_did_not_write_is_written_once(node_run: NodeRun) -> None:
+def test_the_end_that_a_dead_supervisor_did_not_write_is_written_once(node_run: LocalRun) -> None:
     Path(node_run.paths.supervisor).write_text('{"ranks": [{"rank": 0, "state": "running"}]}')
     node_run.write_missing_end("a test")
     assert not Path(node_run.paths.end).exists(), "nobody knows whose end it would be"
@@ -124,7 +124,7 @@ def test_the_end_that_a_dead_supervisor_did_not_write_is_written_once(node_run: 
 
 @pytest.mark.parametrize("rebooted", [True, False])
 def test_a_lost_part_that_is_cleared_up_keeps_why_and_when_it_was_lost(
-    node_run: NodeRun, *, rebooted: bool
+    node_run: LocalRun, *, rebooted: bool
 ) -> None:
     boot = "another" if rebooted else boot_id()
     Path(node_run.paths.supervisor).write_text(json.dumps({"boot_id": boot}))
@@ -155,13 +155,13 @@ def test_the_lock_of_a_run_whose_folder_is_gone_is_found_and_no_other_runs(
 
 
 def test_gone_is_what_two_looks_in_a_row_do_not_see(
-    node_run: NodeRun, monkeypatch: pytest.MonkeyPatch
+    node_run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process within its exec shows no stamp for a moment."""
     own = processes.read(os.getpid())
     looks = iter([[own], [], [own], [], []])
     killed: list[object] = []
-    monkeypatch.setattr(NodeRun, "find_all", lambda _part: next(looks))
+    monkeypatch.setattr(LocalRun, "find_all", lambda _part: next(looks))
     monkeypatch.setattr(
         "clusterctl.node.run.operations.node_run.send_all",
         lambda left, _number: killed.extend(left),

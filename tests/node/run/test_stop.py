@@ -18,7 +18,7 @@ import pytest
 from clusterctl.inventory.cluster import Job, Stop
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.run.files import stop_file
-from clusterctl.node.run.operations.node_run import NodeRun
+from clusterctl.node.run.operations.node_run import LocalRun
 from clusterctl.node.run.operations.stop import NodeStop, describe_survivor
 from clusterctl.node.run.processes import processes
 from tests.node.conftest import Run
@@ -166,9 +166,9 @@ def test_it_works_without_the_supervisor(
     left = run.left()
     assert left
     with monkeypatch.context() as patch:  # such as one that is stuck in the kernel
-        patch.setattr(NodeRun, "kill", lambda _run: left)
+        patch.setattr(LocalRun, "kill", lambda _run: left)
         link = CallChannel(io.BytesIO(), os.open(os.devnull, os.O_WRONLY))
-        stuck = NodeStop({}, NodeRun.find(run.where()), link)
+        stuck = NodeStop({}, LocalRun.find(run.where()), link)
         stuck.ask()
         stuck.kill()
         stuck.verify()

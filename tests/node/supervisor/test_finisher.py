@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clusterctl.node.supervisor.ending import Ending
-from clusterctl.node.supervisor.finisher import Finisher
 from clusterctl.node.supervisor.shutdown import Cause
+from clusterctl.node.supervisor.supervisor import Finisher
 
 REASON = "the supervisor was killed by signal 9"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.verbs.preflight.local_requirements import local_requirements
+from clusterctl.verbs.preflight.source_folder import local_requirements
 
 
 def test_names_and_plain_versions_are_read(tmp_path: Path) -> None:

@@ -14,11 +14,10 @@ from clusterctl.plan.certificate import make_identity
 from clusterctl.transport.interface import Call, Reply
 from clusterctl.verbs.events import ignore
 from clusterctl.verbs.push import transfer as module
-from clusterctl.verbs.push.listing import hint_of
 from clusterctl.verbs.push.member import Member
 from clusterctl.verbs.push.result import HERE, WantedPath
 from clusterctl.verbs.push.transfer import SOURCE, Transfer
-from clusterctl.verbs.push.wanted import Source
+from clusterctl.verbs.push.wanted import Source, hint_of
 from clusterctl.wire import Message
 
 NAMES = ("a", "b", "c")

@@ -59,7 +59,7 @@ class Seat(TypedDict):
     procs: int
 
 
-class NextAttempt(TypedDict):
+class MasterDecision(TypedDict):
     """What began the attempt, as the master decided; see `parse_again`."""
 
     attempt: int
@@ -74,7 +74,7 @@ class NextAttempt(TypedDict):
     """The nodes that have joined since the attempt before began."""
 
 
-class Lineup(TypedDict):
+class LineupInput(TypedDict):
     """What a run that may continue on other nodes is planned again by."""
 
     seats: List[Seat]
@@ -127,7 +127,7 @@ class AddedByNode(TypedDict, total=False):
 
     Of a run that restarts, the attempt; the same on every node.
     """
-    again: NextAttempt
+    again: MasterDecision
     """Of a further attempt: why it began, and from where."""
     began: float
     """Of a further attempt: when the first one did."""
@@ -218,7 +218,7 @@ class NodeJob(AddedByNode, NodePart):
     """Patterns that find how far it is in what it prints."""
     restart: Optional[Restart]
     """None: a failure is the end of the run."""
-    lineup: Optional[Lineup]
+    lineup: Optional[LineupInput]
     """None: every attempt has the same nodes."""
     spares: List[str]
     """Those of `workers` that stand by and have no rank."""
@@ -269,7 +269,7 @@ def from_checkpoint(words: Iterable[str], path: str, step: Optional[int]) -> Lis
     return [word.replace(STEP_PLACEHOLDER, number).replace(PLACEHOLDER, path) for word in words]
 
 
-def next_job(job: NodeJob, again: NextAttempt, *, began: float, link_port: int) -> NodeJob:
+def next_job(job: NodeJob, again: MasterDecision, *, began: float, link_port: int) -> NodeJob:
     """Return the job of the next attempt; its command is made of words that the plan sent."""
     restart = job.get("restart")
     planned = job.get("planned_argv") or job["argv"]

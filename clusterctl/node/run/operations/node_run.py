@@ -43,7 +43,7 @@ def held_lock(args: Dict[str, Any]) -> str:
     return ""
 
 
-class NodeRun(NamedTuple):
+class LocalRun(NamedTuple):
     """What is known of a run on this node without asking its supervisor."""
 
     paths: NodePaths
@@ -55,7 +55,7 @@ class NodeRun(NamedTuple):
     recorded: RecordedProcesses
 
     @classmethod
-    def find(cls, args: Dict[str, Any]) -> NodeRun:
+    def find(cls, args: Dict[str, Any]) -> LocalRun:
         """Read the run's folder; if it is missing take what the controller knows."""
         paths = NodePaths.of(args)
         if paths.ownership_problem():

@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.run.files import ray_folder
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.operations.node_run import NodeRun
+from clusterctl.node.run.operations.node_run import LocalRun
 from clusterctl.node.run.processes.boot import boot_id
 from clusterctl.wire import Message
 
@@ -43,7 +43,7 @@ def delete_run_folder(args: Dict[str, Any]) -> str:
     paths = NodePaths.of(args)
     if not os.path.lexists(paths.folder):
         return ""
-    why = paths.ownership_problem() or why_needed(NodeRun.find(args))
+    why = paths.ownership_problem() or why_needed(LocalRun.find(args))
     if why:
         return why
     ray_folder.remove_short_name(paths.folder)
@@ -56,7 +56,7 @@ def delete_run_folder(args: Dict[str, Any]) -> str:
     return ""
 
 
-def why_needed(node_run: NodeRun) -> str:
+def why_needed(node_run: LocalRun) -> str:
     """Return why a run's folder must stay; empty if the run is over, as after a reboot."""
     began_in = node_run.job.get("boot_id")
     rebooted = began_in is not None and began_in != boot_id()

@@ -10,7 +10,7 @@ from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.operations.node_run import NodeRun
+from clusterctl.node.run.operations.node_run import LocalRun
 from clusterctl.node.run.operations.status import is_alive
 from clusterctl.node.run.processes import containers, processes
 from clusterctl.node.run.processes.boot import boot_id
@@ -26,7 +26,7 @@ def require_ended(job: NodeJob) -> int:
     problem = paths.ownership_problem()
     if problem:
         raise OperationError("state-folder", problem, folder=paths.folder)
-    node_run = NodeRun.find({**job})
+    node_run = LocalRun.find({**job})
     if node_run.holds_lock() or is_alive(read_json(paths.supervisor)):
         message = "the node's earlier part of run %s has not ended" % job["run"]
         raise OperationError("busy", message, hint=WAIT_HINT % job["run"])

@@ -108,10 +108,10 @@ def find_run(args: Dict[str, Any]) -> NodePaths:
     paths = NodePaths.of(args)
     problem = paths.ownership_problem()
     if problem or not read_json(paths.job):
-        from clusterctl.node.run.operations.node_run import NodeRun  # noqa: PLC0415  (imports much)
+        from clusterctl.node.run.operations.node_run import LocalRun  # noqa: PLC0415  (imports much)
 
         where = problem or paths.folder
-        if NodeRun.find(args).holds_lock():
+        if LocalRun.find(args).holds_lock():
             message = "run %s lives on this node, but its folder was deleted (%s)"
             hint = "clusterctl stop %s ends it" % args["run"]
             raise OperationError("no-folder", message % (args["run"], where), hint=hint)

@@ -11,13 +11,8 @@ from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnect
 from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files.own_agent import hand_over
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.operations.node_run import NodeRun
-from clusterctl.node.run.processes import (
-    containers,
-    foreign_gpu_use,
-    processes,
-    release_check,
-)
+from clusterctl.node.run.operations.node_run import LocalRun
+from clusterctl.node.run.processes import containers, foreign_gpu_use, processes, release_check
 from clusterctl.node.run.processes.processes import Process
 from clusterctl.wire import Message
 
@@ -49,9 +44,9 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     paths = NodePaths.of(args)
     if is_barred(paths) or (args.get("prevent_start") and bar(paths)):
         return Message({"gone": True, "left": [], "port_free": True, "gpu_free": True})
-    if args.get("planned") and not NodeRun.find(args).holds_lock():
+    if args.get("planned") and not LocalRun.find(args).holds_lock():
         create_placeholder(paths)
-    node_run = NodeRun.find(args)
+    node_run = LocalRun.find(args)
     hand_over("stop", args, channel, node_run.paths)
     node_stop = NodeStop(args, node_run, channel)
     node_stop.ask()
@@ -63,7 +58,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 class NodeStop:
     """The end of a run on this node, step by step; each step needs those before it."""
 
-    def __init__(self, args: Dict[str, Any], run: NodeRun, channel: CallChannel) -> None:
+    def __init__(self, args: Dict[str, Any], run: LocalRun, channel: CallChannel) -> None:
         self._args, self._run, self._channel = args, run, channel
         self._reason = str(args.get("reason") or "stopped")
         self._ended = read_json(run.paths.end).get("state") if run.job else None

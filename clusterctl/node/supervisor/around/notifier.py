@@ -12,13 +12,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from clusterctl.node.event_loop import EventLoop, Timer
-from clusterctl.node.notify.deliver import (
-    LIMIT_SECONDS,
-    SHORTEST_SECRET,
-    deliver,
-    hide,
-    receiver,
-)
+from clusterctl.node.notify.deliver import LIMIT_SECONDS, SHORTEST_SECRET, deliver, hide, receiver
 from clusterctl.node.notify.message import message
 from clusterctl.node.run.files.node_job import NodeJob, most_attempts, run_attempt
 from clusterctl.node.run.files.run_files import RunFiles
