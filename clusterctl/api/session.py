@@ -80,7 +80,7 @@ class Session(NodeCommands):
             LaunchRefused: the checkpoint is not complete, or the launch was refused.
             UsageError: nothing says how the job is given the checkpoint.
         """
-        before = self._records.to_resume(run, self.cluster.name)
+        before = self._to_resume(run)
         return self._start(*self._resumed(before, checkpoint, command, flags, on_event), on_event)
 
     @lists_flags
@@ -107,12 +107,20 @@ class Session(NodeCommands):
         if checkpoint is None:
             cluster, options = self._to_launch(command, flags)
         else:
-            before = self._records.to_resume(run, self.cluster.name)
+            before = self._to_resume(run)
             cluster, options = self._resumed(
                 before, checkpoint, command, flags, on_event, needs_secrets=False
             )
         _, plan, _ = prepare(cluster, self._pool(cluster), options, emit=on_event or log_warning)
         return plan
+
+    def _to_resume(self, run: str | None) -> RunRecord:
+        from clusterctl.verbs.runs.find_run import require_newest
+
+        before = self._records.to_resume(run, self.cluster.name)
+        if run is None:
+            require_newest(self._pool(self.cluster), before, self._records)
+        return before
 
     def join(
         self,

@@ -587,6 +587,20 @@ def test_a_refused_launch_is_not_the_newest_run(tmp_path: Path) -> None:
     assert find_run.choose_run(found, records.all()) == ID.format("old1")
 
 
+def test_a_later_run_of_another_machine_is_not_passed_by(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    mine = RunRecord(run=ID.format("old1"), began=5.0, cluster=CLUSTER)
+    records.write(mine)
+    old, new = (named("a", end, "stopped", at) for end, at in (("old1", 5.0), ("new1", 9.0)))
+    find_run.require_newest(cluster_runs(a=[old], b=[]), mine, records)
+    pool = cluster_runs(a=[old, new], b=[])
+    with pytest.raises(UsageError, match="new1, which another machine began") as refused:
+        find_run.require_newest(pool, mine, records)
+    assert f"clusterctl resume {mine.run} --checkpoint latest" in str(refused.value.hint)
+    records.write(replace(mine, run=ID.format("new1"), began=9.0))
+    find_run.require_newest(pool, mine, records)
+
+
 def test_a_node_does_not_choose_where_the_controller_writes(tmp_path: Path) -> None:
     evil = [part("a", run=name) for name in ("../../evil", "other-20260101t000000-aaaa", "/x")]
     pool = cluster_runs(a=evil, b=[])

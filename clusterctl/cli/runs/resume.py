@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
             overrides = launch_options(args.command, flags).overrides
             return submit_and_follow(args, cluster, overrides)
         with Session(cluster, accept_new=args.accept_new, fanout=args.fanout) as session:
-            run, which, command = before.run, args.checkpoint, args.command
+            run = before.run if args.run else None  # then the nodes are asked for a later one
+            which, command = args.checkpoint, args.command
             plan = partial(session.plan, command, run=run, checkpoint=which, **flags)
             launch = partial(session.resume, run, checkpoint=which, command=command, **flags)
             return start(args, display, plan, launch)

@@ -11,7 +11,7 @@ from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, node_args
 from clusterctl.verbs.runs import run_id
-from clusterctl.verbs.runs.records import RunRecord
+from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_id import pick_run, refuse_part
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 
@@ -113,6 +113,23 @@ def choose_run(found: Discovered, records: Iterable[RunRecord]) -> str:
         hint="start one: clusterctl launch -- train.py\n"
         "runs belong to the `cluster:` of their inventory: -i FILE names another",
     )
+
+
+def require_newest(nodes: Nodes, newest_here: RunRecord, records: Records) -> None:
+    """Refuse to take this machine's newest run for the newest: another machine began a later one.
+
+    Raises:
+        UsageError: the nodes know a later run, without a record here.
+    """
+    began = {view.run: view.began or 0.0 for view in discover(nodes).runs}
+    since = began.get(newest_here.run, newest_here.began)
+    later = [run for run in began if began[run] > since and records.with_id(run) is None]
+    if later:
+        raise UsageError(
+            f"the newest run is {later[0]}, which another machine began; it has no record here",
+            hint="clusterctl runs --discover, which makes one, then the same command\n"
+            f"this machine's newest: clusterctl resume {newest_here.run} --checkpoint latest",
+        )
 
 
 def nodes_to_stop(view: RunStatus, cluster: Cluster, record: RunRecord | None) -> Cluster:
