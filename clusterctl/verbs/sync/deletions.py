@@ -77,6 +77,16 @@ def refusal(
     return None
 
 
+def warn_of_other_folder(found: Sequence[Deletions], here: SyncOrigin, *, emit: Emit) -> None:
+    """Warn that the nodes have the code of another folder of this machine, until now."""
+    for one in found:
+        if one.origin and one.origin.host == here.host and one.origin != here:
+            text = f"its workdir had the code of {one.origin.folder} until now"
+            hint = "for a project of its own: another `cluster:` and `workdir:` in hosts.yaml"
+            emit(Notice(text=text, node=one.node, level="warning", hint=hint))
+            return
+
+
 def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync], *, emit: Emit) -> None:
     """Emit what a sync did not delete.
 

@@ -25,7 +25,7 @@ from clusterctl.verbs.sync.copying import (
     reported,
     warn_of_copies,
 )
-from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks
+from clusterctl.verbs.sync.deletions import deletions_of, refusal, remarks, warn_of_other_folder
 from clusterctl.verbs.sync.result import HINTS, NodeSync, SyncOptions, SyncResult, SyncState
 from clusterctl.verbs.sync.shared_folders import (
     NodeView,
@@ -277,10 +277,13 @@ class _Sync:
         stays, sizes = stays_and_needs(plans, self.source.folder, self.source.listing)
         self.kept.update(stays)
         copying = Copying(sizes=sizes)
+        found = [deletions_of(name, plan, self.kept[name]) for name, plan in sorted(plans.items())]
+        here = origin_of(self.source)
+        warn_of_other_folder(found, here, emit=self.emit)
         if not self.options.delete:
             self.refused = refusal(
-                [deletions_of(name, plan, self.kept[name]) for name, plan in sorted(plans.items())],
-                here=origin_of(self.source),
+                found,
+                here=here,
                 workdirs={node.name: str(node.workdir) for node in self.cluster.nodes},
                 options=self.options,
             )

@@ -86,6 +86,12 @@ def script(*sockets: TcpSocket, shell: str = "bash run.sh", **inner: str) -> lis
         (python(meets("10.0.0.2", 777), MASTER_PORT="777", GROUP_WORLD_SIZE="1"), MASTER, False),
         (python(meets("10.0.0.2", 777), MASTER_PORT="777", GROUP_WORLD_SIZE="1"), ELASTIC, True),
         (python(meets("10.0.0.2", 777), MASTER_PORT="778", GROUP_WORLD_SIZE="2"), MASTER, False),
+        # A script set the first two, and left the third as it was.
+        (
+            python(meets("::1", 777), MASTER_PORT="777", WORLD_SIZE="1", CROSS_SIZE="2"),
+            MASTER,
+            False,
+        ),
     ],
 )
 def test_who_has_joined(members: list[Member], meeting: Meeting, joined: bool) -> None:  # noqa: FBT001

@@ -125,6 +125,23 @@ def test_a_file_of_variables_is_named_when_it_is_copied(source: Path, work: Path
     assert warnings() == []
 
 
+def test_the_code_of_another_folder_is_named_when_it_is_replaced(
+    source: Path, work: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(source, other)
+    mirrored(source, work)
+    cluster = Cluster(name="t", nodes=(node("n", work),))
+    told = []
+    for folder, text in ((other, "1"), (source, "2"), (source, "3")):
+        (folder / "train.py").write_text(text)
+        _, events = run_sync(cluster, folder)
+        told.append([one.text for one in events if isinstance(one, Notice)])
+    assert told == [[f"its workdir had the code of {one} until now"] for one in (source, other)] + [
+        []
+    ]
+
+
 def test_a_link_that_leads_out_of_the_folder_is_named_when_it_is_copied(
     source: Path, work: Path, tmp_path: Path
 ) -> None:

@@ -166,7 +166,9 @@ def _connected(member: Member) -> List[Tuple[str, int]]:
 def _led_to(member: Member, port: int, meeting: Meeting) -> bool:
     """Tell whether a launcher gave a process this port for a world of all nodes."""
     given = member.environment
-    return given.get("MASTER_PORT") == str(port) and _nodes_in(given) >= meeting.nodes
+    world = given.get("WORLD_SIZE", "")
+    alone = world.isdigit() and int(world) < meeting.nodes  # a script may set it
+    return given.get("MASTER_PORT") == str(port) and _nodes_in(given) >= meeting.nodes and not alone
 
 
 def _nodes_in(environment: Dict[str, str]) -> int:
