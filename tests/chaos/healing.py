@@ -301,7 +301,8 @@ def _judge(target: Target, schedule: Healing, played: Played) -> None:
     if document.get("state") == "finished":
         wrong += _wrong_adapters(stage, schedule)
     begins, events = _begins(stage, run), _events(stage, run)
-    wrong += healing_rules.wrong_attempts(begins, events, schedule.world)
+    unmounted = any(done.hit and "mount" in done.fault.kind for done in played.dones)
+    wrong += healing_rules.wrong_attempts(begins, events, schedule.world, unmounted=unmounted)
     wrong += healing_rules.wrong_waits(events[stage.nodes[0]])
     for verb in target.stops:
         if verb.status == 0 and verb.ended is not None:

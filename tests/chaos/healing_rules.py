@@ -70,8 +70,13 @@ def wrong_attempts(
     begins: list[dict[str, Any]],
     events: Mapping[str, list[dict[str, Any]]],
     world: int = NODES,
+    *,
+    unmounted: bool = False,
 ) -> list[str]:
-    """Say which attempts of so many ranks overlapped, or began from an old checkpoint."""
+    """Say which attempts of so many ranks overlapped, or began from an old checkpoint.
+
+    `unmounted`: a node may have lost its storage after the nodes had agreed on a checkpoint.
+    """
     wrong = [
         f"attempt {one['attempt']} began while {one['overlaps']} lived"
         for one in begins
@@ -79,8 +84,8 @@ def wrong_attempts(
     ]
     for attempt in sorted({one["attempt"] for one in begins} - {1}):
         ranks = [one for one in begins if one["attempt"] == attempt]
-        everywhere = set.intersection(*(set(one["complete"]) for one in ranks))
-        newest = max(everywhere, default=None)
+        seen = [set(one["complete"]) for one in ranks if one["complete"] or not unmounted]
+        newest = max(set.intersection(*seen), default=None) if seen else None
         for path in {one["resumed"] for one in ranks}:
             step = int(path.rpartition("step-")[2]) if path else None
             if step != newest and len(ranks) == world:

@@ -96,6 +96,9 @@ def test_attempts_follow_each_other_from_the_newest_checkpoint(
     found = healing_rules.wrong_attempts([one, one, {**one, "complete": [2, 4, 6]}], {})
     assert bool(found) == bool(wrong)
     assert wrong in "".join(found)
+    blind = {**one, "complete": []}
+    found = healing_rules.wrong_attempts([one, one, blind], {}, unmounted=True)
+    assert wrong in "".join(found)
 
 
 def test_waits_are_kept_and_grow_without_a_newer_checkpoint() -> None:
