@@ -29,6 +29,8 @@ _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(==[A-Za-z0-9.!+
 _SBATCH_OPTION = re.compile(r"[a-z][a-z_-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+_NEED_QUOTES = frozenset("{}[],:#&*!|>'%@`")
+"""Characters with which YAML may take a word for something else."""
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
 _DAY, _YEAR = 86400, 365 * 86400
 _LONGEST_PATTERN = 500
@@ -288,7 +290,8 @@ def _read_list_of_words(value: object) -> list[object]:
             words = shlex.split(value)
         except ValueError:
             words = [value]
-        raise InvalidValue(f"a list of words: [{', '.join(words)}]", value)
+        quoted = (f'"{word}"' if set(word) & _NEED_QUOTES else word for word in words)
+        raise InvalidValue(f"a list of words: [{', '.join(quoted)}]", value)
     return _read_words(value)
 
 

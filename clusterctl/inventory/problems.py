@@ -114,7 +114,9 @@ def shown(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, dict):
-        return "a mapping"
+        (name, inner), *more = value.items() or [("", "")]
+        alone = not more and inner is None and isinstance(name, str)
+        return f"{{{printable(name)}}} without quotes, a mapping" if alone else "a mapping"
     if isinstance(value, list):
         return "a list"
     text = printable(str(value))

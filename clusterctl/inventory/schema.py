@@ -6,7 +6,15 @@ from typing import Any, TypeVar
 from clusterctl.inventory import kinds
 from clusterctl.inventory.cluster import Ends, Hang, Job, Notify, Restart, Ssh, Stop
 from clusterctl.inventory.kinds import Kind
-from clusterctl.inventory.problems import InvalidValue, Path, Problems, nearest, printable, shown
+from clusterctl.inventory.problems import (
+    InvalidValue,
+    Path,
+    Plain,
+    Problems,
+    nearest,
+    printable,
+    shown,
+)
 from clusterctl.inventory.settings import Section, Setting, keys_of, setting, title
 
 S = TypeVar("S")
@@ -126,7 +134,10 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
     if value is None and not needed:
         value = {}  # `job:` whose keys were all removed
     if not isinstance(value, dict):
-        problems.add(path, wanted=_MAPPING, found=shown(value))
+        first, setting_of = next(iter(keys.items()))
+        simple = isinstance(setting_of.kind, Kind) and setting_of.kind.items is None
+        told = f", such as {{{first}: {value}}}" if isinstance(value, Plain) and simple else ""
+        problems.add(path, wanted=_MAPPING + told, found=shown(value))
         return None
     right = {
         name: found
