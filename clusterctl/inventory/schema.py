@@ -136,7 +136,7 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
     if not isinstance(value, dict):
         first, setting_of = next(iter(keys.items()))
         simple = isinstance(setting_of.kind, Kind) and setting_of.kind.items is None
-        told = f", such as {{{first}: {value}}}" if isinstance(value, Plain) and simple else ""
+        told = f", such as {{{first}: {shown(value)}}}" if isinstance(value, Plain) and simple else ""
         problems.add(path, wanted=_MAPPING + told, found=shown(value))
         return None
     right = {
