@@ -136,13 +136,14 @@ def read_section(model: type[S], value: object, path: Path, problems: Problems) 
     if not isinstance(value, dict):
         first, setting_of = next(iter(keys.items()))
         simple = isinstance(setting_of.kind, Kind) and setting_of.kind.items is None
-        told = f", such as {{{first}: {shown(value)}}}" if isinstance(value, Plain) and simple else ""
-        problems.add(path, wanted=_MAPPING + told, found=shown(value))
+        found = shown(value)
+        told = f", such as {{{first}: {found}}}" if isinstance(value, Plain) and simple else ""
+        problems.add(path, wanted=_MAPPING + told, found=found)
         return None
     right = {
-        name: found
+        name: read
         for name, key in keys.items()
-        if (found := _read_key(key, value, (*path, name), problems)) is not _WRONG
+        if (read := _read_key(key, value, (*path, name), problems)) is not _WRONG
     }
     known = keys_of(HostsFile) if model is TopSection else keys
     for name in value:
