@@ -228,7 +228,10 @@ def _place_of(words: tuple[str, ...]) -> str:
     """Return where the inventory has what a program in front does."""
     name = posixpath.basename(words[0])
     if name in DOCKER_LIKE | APPTAINER_LIKE:
-        return "`wrap:` under `job:` in the inventory starts the container"
+        wrap = ", ".join(
+            word if re.fullmatch(r"[\w./=-]+", word) else f'"{word}"' for word in words
+        )
+        return f"`wrap: [{wrap}]` under `job:` in the inventory starts the container"
     if name in {"uv", "poetry", "pdm", "pipenv", "rye", "pixi", "conda", "mamba", "micromamba"}:
         return "`python:` in the inventory names the environment's interpreter"
     if name in {*_TERMINALS, "setsid"}:

@@ -200,9 +200,12 @@ def test_what_has_no_counterpart_is_named() -> None:
 @pytest.mark.parametrize(
     ("around", "place"),
     [
-        ("docker run --rm --gpus all -v /a:/b img", "`wrap:` under `job:`"),
-        ("singularity exec --nv img.sif", "`wrap:` under `job:`"),
-        ("srun -N 2 apptainer exec --nv img.sif", "`wrap:` under `job:`"),
+        (
+            "docker run --rm --gpus all -v /a:/b img",
+            '`wrap: [docker, run, --rm, --gpus, all, -v, "/a:/b", img]` under `job:`',
+        ),
+        ("singularity exec --nv img.sif", "`wrap: [singularity, exec, --nv, img.sif]` under"),
+        ("srun -N 2 apptainer exec --nv img.sif", "`wrap: [apptainer, exec, --nv, img.sif]`"),
         ("uv run --with deepspeed", "`python:` in the inventory"),
         ("conda run -n ft", "`python:` in the inventory"),
         ("numactl --cpunodebind 0", "`wrap:` under `job:`"),
