@@ -200,7 +200,7 @@ def require_script(cluster: Cluster, source: Path) -> None:
 
         files = (source / script).parent.glob("*.py")
         there = (str(Path(script).parent / file.name) for file in files)
-        near = "".join(difflib.get_close_matches(script, there, n=1))
+        near = "".join(difflib.get_close_matches(script, there, n=1, cutoff=0.75))
         raise UsageError(
             f"command: expected the script {script} in {source}, found no such file",
             hint=(f"{near} is there; " if near else "")
