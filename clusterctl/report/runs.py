@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from clusterctl.checks.wording import counted
 from clusterctl.inventory.ranges import fold_hosts
+from clusterctl.inventory.secret_values import is_secret
 from clusterctl.report.console import Screen, columns, print_table, safe_line, safe_text
 from clusterctl.report.lines import day_and_time, duration
 from clusterctl.report.status import command_line, show_status
@@ -188,10 +189,14 @@ def _options(options: Mapping[str, object]) -> str:
 
 
 def _option(value: object) -> str:
-    if isinstance(value, list):  # words, or variables with their values
-        pairs = ("=".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
-        return " ".join(pairs)
-    return str(value)
+    if not isinstance(value, list):
+        return str(value)
+    return " ".join(_pair(*one) if isinstance(one, list) else str(one) for one in value)
+
+
+def _pair(name: str, value: str) -> str:
+    """Return a variable as it was typed, without what looks like a secret."""
+    return f"{name}={'(hidden)' if is_secret(name, value) else value}"
 
 
 def show_join(screen: Screen, result: JoinResult) -> None:

@@ -160,7 +160,7 @@ def test_launches_that_were_refused_are_counted_unless_they_are_asked_for(
 
 def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    options = {"name": "base", "env": [["A", "1"], ["B", "2"]], "launcher_args": ["--tee=3"]}
+    options = {"name": "base", "env": [["A", "1"], ["API_KEY", "2"]], "launcher_args": ["--tee=3"]}
     base = RunRecord(run=RUN, began=10.0, cluster=CLUSTER, options=options)
     resumed = Resumed(run=RUN, checkpoint="/c/step_5", step=5)
     again = replace(
@@ -187,7 +187,7 @@ def test_one_run_is_shown_with_all_that_is_remembered_of_it(tmp_path: Path) -> N
     text = stream.getvalue()
     for expected in (
         "short id      efgh", f"{RUN} /c/step_5", "7/9", "commit c0ffee with changes",
-        "name=base, env=A=1 B=2, launcher_args=--tee=3",
+        "name=base, env=A=1 API_KEY=(hidden), launcher_args=--tee=3",
         "clocks differ", str(tmp_path), f"hint: clusterctl logs {again.run} --chain",
     ):  # fmt: skip
         assert expected in text
