@@ -33,7 +33,7 @@ def expect_no_train(folder: Path) -> None:
     if (folder / NAME).exists():
         raise UsageError(
             f"--with-train: expected no {NAME} in {folder} yet, found one",
-            hint=f"move it away: mv {NAME} {NAME}.old",
+            hint=f"to keep it, leave out --with-train; to replace it: mv {NAME} {NAME}.old",
         )
 
 
