@@ -91,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
     asked = args.hosts or args.source or args.force
     keeps_file = args.with_train and path.exists() and not asked
     looked = None if keeps_file else _write_inventory(args, path)
+    if not (keeps_file or args.hosts or args.source):
+        text = "no HOST was named, so this machine is the only node"
+        Screen().say(Notice(text=text, hint="others: clusterctl init --force gpu1 gpu2"))
     if args.with_train:
         copied = copy_train(Path.cwd())
         sys.stderr.write(
