@@ -579,18 +579,26 @@ def test_a_process_that_a_launcher_starts_outside_of_the_world_ends_the_run(
 
 
 @pytest.mark.parametrize(
-    ("over", "certain", "lost"), [(True, True, False), (False, True, True), (True, False, True)]
-)
+    ("over", "certain", "follows", "lost"),
+    [
+        (True, True, False, False), (False, True, False, True), (True, False, False, True),
+        (True, True, True, True),
+    ],
+)  # fmt: skip
 def test_a_master_that_left_after_its_end_is_not_lost(
-    *, over: bool, certain: bool, lost: bool
+    *, over: bool, certain: bool, follows: bool, lost: bool
 ) -> None:
-    """It waits some seconds for a rank that is slow to exit, and has told why it ends."""
+    """It waits some seconds for a rank that is slow to exit, and has told why it ends.
+
+    One that decides on a next attempt has not left.
+    """
     causes: list[Cause] = []
     events: list[str] = []
     made: Any = Supervisor.__new__(Supervisor)
     made._ending = SimpleNamespace(settled=False, certain=certain)
     made._job = {"link": {"lost_after": 5.0}, "node": "b", "node_rank": 1}
     made._peers = SimpleNamespace(others_over=over)
+    made._next = SimpleNamespace(may_follow=follows)
     made._record = SimpleNamespace(event=lambda kind, **_: events.append(kind))
     made._end_everywhere = causes.append
     made.peer_lost("a", "Connection refused")
