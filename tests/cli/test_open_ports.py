@@ -243,6 +243,8 @@ def test_every_port_that_opens_is_on_the_page(training: Project, tmp_path: Path)
         for found in missing
         if found[2] == "gone" and (found[0], found[3]) in {(p.command, p.place) for p in on_page}
     }
+    # getaddrinfo connects a UDP socket to each address, to sort them, and closes it (RFC 6724).
+    missing -= {found for found in missing if found[2] == "gone" and found[3].startswith("udp")}
     assert not missing
     seen = {(command, process, place) for command, _, process, place in opened}
     gone = {(command, place) for command, process, place in seen if process == "gone"}

@@ -175,6 +175,7 @@ class Ending:
     def _all_exited(self, left: List[Process]) -> None:
         """Nothing of the run is left on this node: settle with the others, then leave."""
         self._ranks.resolve_exit_codes()
+        self._record.log_times()  # before another node writes that the next attempt begins
         self.account["over"] = time.time()
         self.account["left"] = [process.pid for process in left]
         self.account["stacks"] = self._hang.stacks_kept
