@@ -33,6 +33,8 @@ MESSAGES = logging.getLogger("clusterctl.messages")
 """Its level decides which messages are shown: `-q` raises it to warnings."""
 MESSAGES.setLevel(logging.INFO)
 _STYLES: dict[Level, str] = {"info": "", "warning": "yellow", "error": "red"}
+MOST_HINTS = 4
+"""Lines of a notice's hint that are printed: a node may have sent it."""
 _SHOWN_NAMES = 3
 
 
@@ -105,8 +107,8 @@ class Screen:
         where = f"{safe_line(notice.node)}: " if notice.node else ""
         word = "" if notice.level == "info" else f"{notice.level}: "
         self.err.print(safe_text(word + where + safe_line(notice.text), _STYLES[notice.level]))
-        if notice.hint:
-            self.err.print(safe_text(f"hint: {safe_line(notice.hint)}"))
+        for line in notice.hint.splitlines()[:MOST_HINTS]:
+            self.err.print(safe_text(f"hint: {safe_line(line)}"))
 
     def show_errors(self, errors: Iterable[NodeError]) -> None:
         """Warn of the nodes that failed, and give each of their hints once."""

@@ -35,6 +35,13 @@ def test_a_phase_names_whom_it_waits_for() -> None:
     assert progress_line(Progress(phase="facts", done=6, total=6)) == "facts 6/6"
 
 
+def test_each_line_of_a_hint_is_one_and_a_node_may_send_few() -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=80), Console(file=out, width=80))
+    screen.say(Notice(text="a", hint="\n".join("bcdefg")))
+    assert out.getvalue() == "a\nhint: b\nhint: c\nhint: d\nhint: e\n"
+
+
 def test_a_hint_of_several_nodes_is_given_once() -> None:
     err = io.StringIO()
     hint = "clusterctl check --accept-new"

@@ -121,7 +121,7 @@ def _require_gpus(cluster: Cluster) -> None:
         count = without[0].gpus_limit
         raise UsageError(
             f"{flag}: expected no number of GPUs where the inventory has `gpus: 0`, found {count}",
-            hint=f"for ranks on CPUs, in place of it: --procs-per-node {count}",
+            hint=f"--procs-per-node {count} in place of {flag} {count} starts ranks on CPUs",
         )
 
 
