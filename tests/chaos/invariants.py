@@ -341,6 +341,9 @@ FOLDER = re.compile(
 )
 
 
+_HALF_WRITTEN = re.compile(r"(\.[0-9a-f]{12})?\.new$")
+
+
 def wrong_files(node: str, names: Iterable[str], *, lost_power: bool = False) -> list[str]:
     """Say which files of a run's folder are none of those that the reference names.
 
@@ -349,7 +352,7 @@ def wrong_files(node: str, names: Iterable[str], *, lost_power: bool = False) ->
     return [
         f"{node}: {name} is left in the run's folder"
         for name in names
-        if not FOLDER.fullmatch(name.removesuffix(".new") if lost_power else name)
+        if not FOLDER.fullmatch(_HALF_WRITTEN.sub("", name) if lost_power else name)
     ]
 
 

@@ -102,4 +102,6 @@ def test_stderr_has_no_traceback_and_a_run_folder_no_other_files() -> None:
         "node1", ["agent.py", "samples.jsonl", "ranks/0.log", "ranks/0.times"]
     )
     assert invariants.wrong_files("node1", ["supervisor.json.new"])
-    assert not invariants.wrong_files("node1", ["supervisor.json.new"], lost_power=True)
+    half = ["supervisor.json.new", "supervisor.json.f673e5b68793.new"]
+    assert not invariants.wrong_files("node1", half, lost_power=True)
+    assert invariants.wrong_files("node1", ["other.f673e5b68793.new"], lost_power=True)
