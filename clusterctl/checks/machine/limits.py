@@ -143,24 +143,17 @@ def processes(node: NodeFacts, cluster: Cluster) -> Iterator[Finding]:
             found=str(hard),
             remedy="add `* - nproc unlimited` to /etc/security/limits.conf and log in again",
         )
-    seconds = node.session_limits.cpu_hard
-    if seconds is not None and seconds != UNLIMITED:
-        yield warn(
-            node.node,
-            "the kernel kills a process of this user after some CPU time",
-            wanted="unlimited",
-            found=f"{seconds} s",
-            remedy="add `* - cpu unlimited` to /etc/security/limits.conf and log in again",
-        )
-    space = node.session_limits.address_space_hard
-    if space is not None and space != UNLIMITED:
-        yield warn(
-            node.node,
-            "a process of this user may reserve little memory",
-            wanted="unlimited",
-            found=f"{space / 1024**3:.1f} GiB of address space",
-            remedy="add `* - as unlimited` to /etc/security/limits.conf and log in again",
-        )
+    limits = node.session_limits
+    space = limits.address_space_hard or 0
+    for limit, key, message, found in (
+        (limits.cpu_hard, "cpu", "the kernel kills a process of this user after some CPU time",
+         f"{limits.cpu_hard} s"),
+        (limits.address_space_hard, "as", "a process of this user may reserve little memory",
+         f"{space / 1024**3:.1f} GiB of address space"),
+    ):  # fmt: skip
+        if limit is not None and limit != UNLIMITED:
+            remedy = f"add `* - {key} unlimited` to /etc/security/limits.conf and log in again"
+            yield warn(node.node, message, wanted="unlimited", found=found, remedy=remedy)
     left = node.cgroup.processes_left
     if left is not None and 0 <= left < wanted:
         yield warn(

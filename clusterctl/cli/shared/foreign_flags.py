@@ -126,22 +126,22 @@ def _of_inventory(flag: str, name: str, value: str) -> Answer | None:
     if name in _INTERFACE:
         why = f"{flag}: each node has the interface of its address on the data network"
         return Answer(why=why, hint="network: {subnet: 10.11.7.0/24} in the inventory")
+    place = ""
     word = name.lstrip("-")
     key = _KEYS.get(word, word.replace("-", "_"))
     if name == "--master":
-        hint = f"nodes: [{{host: {value or 'HOST'}, master: true}}, ...] in the inventory"
-        return Answer(why=f"{flag} is a key of the inventory, not a flag", hint=hint)
-    for section, model in _SECTIONS.items():
+        place = f"nodes: [{{host: {value or 'HOST'}, master: true}}, ...]"
+    for section, model in _SECTIONS.items() if name.startswith("--") else ():
         found = keys_of(model).get(key)
-        if found and isinstance(found.kind, Kind) and not found.flag and name.startswith("--"):
+        if found and isinstance(found.kind, Kind) and not found.flag:
             items, shown = found.kind.items, value or "VALUE"
             if isinstance(items, type) or found.kind.names:
                 shown = "..."
             elif items:
                 shown = f"[{shown}]"
-            hint = f"{section}: {{{key}: {shown}}} in the inventory"
-            return Answer(why=f"{flag} is a key of the inventory, not a flag", hint=hint)
-    return None
+            place = place or f"{section}: {{{key}: {shown}}}"
+    why = f"{flag} is a key of the inventory, not a flag"
+    return Answer(why=why, hint=f"{place} in the inventory") if place else None
 
 
 def _translated(flag: str, name: str, value: str) -> Answer | None:
