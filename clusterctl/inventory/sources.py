@@ -11,7 +11,7 @@ from clusterctl.inventory.build import build, cluster_from_hosts
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.document import read_yaml
 from clusterctl.inventory.load import is_yaml, read_text
-from clusterctl.inventory.other_programs.allocation import NODELISTS, SBATCH, nodelist
+from clusterctl.inventory.other_programs.allocation import NODELISTS, SBATCH, nodelist, program_in
 from clusterctl.inventory.other_programs.ansible import (
     has_sections,
     is_ansible_ini,
@@ -94,7 +94,8 @@ def _refuse_other(path: Path, text: str) -> None:
     if SBATCH.search(text):
         raise UsageError(
             f"--from {path}: expected a list of hosts, found a script for sbatch",
-            hint="Slurm chooses the nodes: clusterctl launch --launcher slurm -- train.py\n"
+            hint="Slurm chooses the nodes: clusterctl launch --launcher slurm --"
+            f" {program_in(text)}\n"
             "in the shell of salloc: clusterctl init --from slurm",
         )
     hosts = _hosts_of_ssh_config(text) if _HOST_NAME.search(text) else []

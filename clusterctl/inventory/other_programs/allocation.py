@@ -11,6 +11,13 @@ JOB = "SLURM_JOB_ID"
 NODELISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 SBATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
 """A line of a script with options for sbatch."""
+_PROGRAM = re.compile(r"^(?![ \t]*#).*?([\w./-]+\.py)\b", re.MULTILINE)
+
+
+def program_in(script: str) -> str:
+    """Return the first Python script that a script for sbatch names; `train.py`: none."""
+    found = _PROGRAM.search(script)
+    return found[1] if found else "train.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,9 @@ from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Notice, Progress
 from clusterctl.verbs.join.result import JoinResult, JoinState, NodeJoin
+from clusterctl.verbs.launch.notice_job import notice_job
 from clusterctl.verbs.launch.start_run import START_SECONDS
-from clusterctl.verbs.launch.validate_job import notice_job, require_secrets
+from clusterctl.verbs.launch.validate_job import require_secrets
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.quarantine.quarantine import known_or_warned
 from clusterctl.verbs.rpc import ANSWER_SECONDS, run_args, validated_answer

@@ -22,21 +22,24 @@ from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.stored import with_look
 from clusterctl.verbs.events import Emit, Event, Notice
+from clusterctl.verbs.launch.notice_job import (
+    notice_batch,
+    notice_folder,
+    notice_job,
+    notice_restarts,
+    notice_secrets,
+    notice_words,
+    without_unused_spares,
+)
 from clusterctl.verbs.launch.notice_sharing import notice_sharing
 from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.sync_code import sync_code
 from clusterctl.verbs.launch.validate_job import (
-    notice_batch,
-    notice_job,
-    notice_restarts,
-    notice_secrets,
-    notice_words,
     require_job,
     require_runnable,
     require_script,
     require_variables,
-    without_unused_spares,
 )
 from clusterctl.verbs.preflight.check import CheckOptions, CheckResult, check, check_code
 from clusterctl.verbs.preflight.needed_paths import before_sync, check_needs
@@ -190,6 +193,7 @@ def _validate(cluster: Cluster, options: LaunchOptions, *, emit: Emit) -> None:
     notice_job(cluster.job, emit=emit)
     template = options.resumed.command if options.resumed else ()
     notice_restarts(cluster.job, template, emit=emit)
+    notice_folder(cluster.job, emit=emit)
     notice_secrets(cluster, emit=emit)
     notice_batch(cluster, options.source, emit=emit)
     # Without a sync, the nodes may have other scripts than this folder.

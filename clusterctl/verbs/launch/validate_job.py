@@ -4,40 +4,19 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
-from clusterctl.inventory.other_programs.allocation import SBATCH
-from clusterctl.inventory.secret_values import is_secret
 from clusterctl.node.launchers.context import argument
 from clusterctl.node.launchers.known import REPLANNED
-from clusterctl.node.notify.deliver import problem_of, receiver
-from clusterctl.node.run.files.node_job import has_checkpoint
-from clusterctl.plan import launchers, own_world
-from clusterctl.plan.calls import SCRIPTS, in_folder
-from clusterctl.plan.entry_script import (
-    assigns_local,
-    fixed_rank,
-    local_endpoints,
-    local_rank_flag,
-    own_launches,
-    rendezvous_assignments,
-    submits_jobs,
-)
+from clusterctl.node.notify.deliver import problem_of
+from clusterctl.plan import launchers
+from clusterctl.plan.calls import SCRIPTS
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.make import require_command
 from clusterctl.plan.nested import require_no_launcher
-from clusterctl.plan.nodes_apart import alone
-from clusterctl.verbs.events import Emit, Notice
-from clusterctl.verbs.runs.join_failure import IN_PYTHON
-from clusterctl.wire import plain
-
-_SCRIPT_LIMIT = 1 << 20
-"""Bytes of a script that are searched for a launcher."""
 
 
 def require_job(cluster: Cluster) -> None:
@@ -238,167 +217,3 @@ def _require_set(key: str, names: Sequence[str]) -> None:
             f"{key}: expected {', '.join(missing)} in this shell's environment, found none",
             hint=f"export {missing[0]}=..., or take it out of {key} in the inventory",
         )
-
-
-def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
-    """Tell what is about to run, and which variables of this shell the nodes, or one, will get."""
-    emit(Notice(text=f"command: {shlex.join(job.command)}", node=node))
-    if job.env_from:
-        emit(Notice(text=f"env_from: {', '.join(job.env_from)}", node=node))
-    if job.max_time is not None and node is None:
-        most = timedelta(seconds=round(job.max_time))
-        emit(Notice(text=f"max_time: the run is stopped after {most} (h:mm:ss)"))
-    for one in job.notify if node is None else ():
-        every = () if one.every is None else (f"every {one.every:g} s",)
-        emit(Notice(text=f"notify: {receiver(plain(one))}: {', '.join((*one.on, *every))}"))
-
-
-def notice_restarts(job: Job, template: tuple[str, ...] = (), *, emit: Emit) -> None:
-    """Warn of restarts that would begin again from the start; `template`: a resume's command."""
-    if job.resume_args and launchers.find_launcher(job.launcher).elastic(job.args) is not None:
-        text = f"{job.launcher} starts the ranks of an elastic run again without job.resume_args"
-        hint = "let the program find its newest checkpoint, or: a fixed --nnodes, and --restarts 3"
-        emit(Notice(text=text, hint=hint, level="warning"))
-    if not job.restart.max:
-        return
-    if not job.checkpoints:
-        text = "restarts: job.checkpoints is not set: no restart can tell how far the run was"
-    elif has_checkpoint((*template, *job.command, *job.resume_args)):
-        return
-    else:
-        text = "restarts: job.resume_args has no {checkpoint}: the program must find it itself"
-    hint = 'job: {checkpoints: out, resume_args: [--resume, "{checkpoint}"]}, as the program has it'
-    emit(Notice(text=text, hint=hint, level="warning"))
-
-
-def without_unused_spares(cluster: Cluster, *, emit: Emit) -> Cluster:
-    """Leave out spare nodes of a run that is never restarted."""
-    if cluster.job.restart.max or not cluster.spares:
-        return cluster
-    names = ", ".join(node.name for node in cluster.spares)
-    text = f"left out: {names}: spare nodes are of use only with restarts"
-    emit(Notice(text=text, hint="--restarts 3; or --spares 0, and they have ranks"))
-    return cluster.with_nodes(cluster.active)
-
-
-def notice_secrets(cluster: Cluster, *, emit: Emit) -> None:
-    """Warn of what looks like a secret and would be recorded in clear.
-
-    Reading the inventory warns of what `job.env` has there.
-    """
-    origins = dict(cluster.origins)
-    for name, value in cluster.job.env:
-        origin = origins.get(f"env.{name}")
-        if origin and is_secret(name, value):
-            text = f"{origin}: {name} looks like a secret, and env is recorded in clear"
-            hint = f"export it in this shell, and set `env_from: [{name}]` in the inventory"
-            emit(Notice(text=text, hint=hint, level="warning"))
-    if any(is_secret("", word.rpartition("=")[2]) for word in cluster.job.command):
-        text = "command: a word looks like a secret, and the command is recorded in clear"
-        hint = "let the program read it from a variable that `env_from:` names"
-        emit(Notice(text=text, hint=hint, level="warning"))
-
-
-def notice_words(cluster: Cluster, source: Path, *, force: bool, emit: Emit) -> None:
-    """Find what in the command, its scripts and its program would not be the planned ranks."""
-    words = own_world.words_of(cluster, lambda name: _text(source / name))
-    problems = [*words.problems, *_of_programs(cluster, source, words.programs)]
-    fatal = [] if force else [each for each in problems if each.fatal]
-    for each in problems:
-        if each not in fatal:
-            text = f"{each.where}: {each.message}"
-            emit(Notice(text=text, hint=each.hint, level="warning"))
-    if fatal:
-        lines = dict.fromkeys(f"{each.where}: {each.message}" for each in fatal)
-        hints = dict.fromkeys(each.hint for each in fatal)
-        raise UsageError("\n".join(lines), hint="\n".join((*hints, "launch anyway: --force")))
-
-
-def notice_batch(cluster: Cluster, source: Path, *, emit: Emit) -> None:
-    """Warn of a script that was written for sbatch, whose options have no effect here."""
-    if cluster.job.launcher == "slurm":
-        return
-    workdirs = {node.workdir for node in cluster.nodes if node.workdir}
-    for word in (in_folder("", each, workdirs) for each in cluster.job.command[:2]):
-        found = SBATCH.search(_text(source / word))
-        if found is not None:
-            number = found.string.count("\n", 0, found.start()) + 1
-            text = (
-                f"{word}:{number}: a script for sbatch: its #SBATCH lines are not read, and"
-                " the nodes are those of the inventory"
-            )
-            hint = (
-                "if Slurm is to choose the nodes, put those options into job.slurm:"
-                " clusterctl launch --launcher slurm -- train.py"
-            )
-            emit(Notice(text=text, hint=hint, level="warning"))
-
-
-def _of_programs(
-    cluster: Cluster, source: Path, programs: list[tuple[str, ...]]
-) -> Iterator[own_world.Problem]:
-    """Yield what in Python scripts keeps the ranks from each other.
-
-    An address of each node's own is certain to do so: the launcher's is overwritten with it.
-    """
-    if launchers.find_launcher(cluster.job.launcher).one_driver:
-        return
-    nodes = len(cluster.nodes)
-    several = nodes != 1
-    for script, *args in dict.fromkeys(programs):
-        text = _text(source / script)
-        for line, name in rendezvous_assignments(text):
-            apart = nodes > 1 and name == "MASTER_ADDR" and assigns_local(text, line)
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message=f"it assigns {name}, which the launcher sets for each rank: the ranks"
-                f" {'meet on their own node only' if apart else 'may not meet'}",
-                hint="remove the line, or use os.environ.setdefault",
-                fatal=apart,
-            )
-        if line := submits_jobs(text):
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message="it submits a job to Slurm, and so would each rank",
-                hint="launch the program that the job runs: clusterctl launch -- train.py",
-                fatal=True,
-            )
-        if line := local_rank_flag(text):
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message="it takes --local-rank, which torchrun does not give: all ranks of a node"
-                " may use its first GPU",
-                hint="default=int(os.environ['LOCAL_RANK']) in that line",
-                fatal=False,
-            )
-        if several and (fixed := fixed_rank(args)):
-            yield own_world.Problem(
-                where="command",
-                message=f"{script} gets {fixed} on every node: the ranks may not meet",
-                hint=f"leave out {fixed}, if the program reads RANK, as with init_method env://",
-                fatal=False,
-            )
-        for line, endpoint in local_endpoints(text, args) if several else ():
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message=f"the ranks meet at {endpoint}, which is another place on each node",
-                hint='write init_method="env://", which reads the address of the launcher',
-                fatal=False,
-            )
-        for line, name, words in own_launches(text) if several else ():
-            start = start_of(("torchrun", *words))
-            found = alone(replace(start, name=name), nodes or None) if start else ()
-            for message, _ in found:
-                where, fatal = f"{script}:{line}", nodes > 1
-                yield own_world.Problem(where=where, message=message, hint=IN_PYTHON, fatal=fatal)
-
-
-def _text(path: Path) -> str:
-    """Return the beginning of a file; empty for one that is on the nodes only."""
-    try:
-        if not path.is_file():  # a pipe would wait
-            return ""
-        with path.open("rb") as file:
-            return file.read(_SCRIPT_LIMIT).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ""
