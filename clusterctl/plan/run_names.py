@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Job
+from clusterctl.plan.output_folder import own_folder
 
 _PLACE = re.compile(r"\{\{(run|name)\}\}|(?<!\$)\{(run|name)\}")
 
@@ -36,7 +37,7 @@ def fill_job(job: Job, run: str, name: str) -> Job:
         job,
         command=tuple(fill_text(word, run, name) for word in job.command),
         env=tuple((key, fill_text(value, run, name)) for key, value in job.env),
-        checkpoints=job.checkpoints and fill_text(job.checkpoints, run, name),
+        checkpoints=fill_text(own_folder(job) or "", run, name) or None,
     )
 
 

@@ -85,7 +85,7 @@ def _with_checkpoint(
     first = next((answer for answer in view.nodes if answer.node_run), None)
     if first is None or not cluster.job.checkpoints:
         return view
-    folders = history.folders(cluster.job.checkpoints, view.name)
+    folders = history.folders(cluster.job, view.name)
     try:
         one = _newest(nodes, cluster, first, folders, history)
         if one is not None and not one.recorded:

@@ -98,7 +98,7 @@ def meets(
 
 def with_other_runs(nodes: Nodes, cluster: Cluster, history: History) -> History:
     """Return the history with the runs that may have written to its folders from other nodes."""
-    folders = history.folders(cluster.job.checkpoints or "")
+    folders = history.folders(cluster.job)
     if not is_shared(cluster, folders):
         return history  # each node knows what ran on it
     own = [run.run for run in history.runs]

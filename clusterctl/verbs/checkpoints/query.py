@@ -73,7 +73,7 @@ class CheckpointQuery:
     @property
     def folders(self) -> tuple[str, ...]:
         """Where the runs of the history write their checkpoints, the newest run's first."""
-        return self.history.folders(self.cluster.job.checkpoints or "")
+        return self.history.folders(self.cluster.job)
 
     def ask(
         self,

@@ -10,6 +10,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.metrics import Metrics, read_metrics
 from clusterctl.model.answers import MetricsAnswer, SamplesAnswer
 from clusterctl.model.samples import Samples
+from clusterctl.plan.output_folder import own_folder
 from clusterctl.plan.run_names import fill_text
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass
@@ -184,7 +185,7 @@ def _metrics(
         known = view.node_runs.get(node.name)
         if known is None:
             continue
-        folder = cluster.job.checkpoints or (known.checkpoints if record is None else "")
+        folder = own_folder(cluster.job) or (known.checkpoints if record is None else "")
         wanted = [path] if path else [folder, OUTPUT] if folder else [OUTPUT]
         args = {
             **run_args(view.run, cluster, node),

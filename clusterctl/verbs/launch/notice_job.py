@@ -1,8 +1,6 @@
 """Says what is about to run, and warns of words that would not do what the plan says."""
 
-import itertools
 import posixpath
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,15 +26,11 @@ from clusterctl.plan.entry_script import (
 )
 from clusterctl.plan.launcher_flags import start_of
 from clusterctl.plan.nodes_apart import alone
+from clusterctl.plan.output_folder import named_folders, own_folder
 from clusterctl.verbs.events import Emit, Notice
 from clusterctl.verbs.launch.script_text import text_of
 from clusterctl.verbs.runs.join_failure import IN_PYTHON
 from clusterctl.wire import plain
-
-_OUTPUT = re.compile(
-    "(?:out|output|save|ckpt|checkpoint|default_root)s?_?(?:dir|path|folder|root)?"
-)
-"""Names of a flag, or of a key of Hydra's, for the folder that a program writes to."""
 
 
 def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
@@ -71,23 +65,27 @@ def notice_restarts(job: Job, template: tuple[str, ...] = (), *, emit: Emit) -> 
 
 
 def notice_folder(job: Job, *, emit: Emit) -> None:
-    """Warn of a command that names another folder for its output than `job.checkpoints`."""
-    values = (word.rpartition("=")[2] for word in job.command if word[:1] != "-" or "=" in word)
-    named = {part for value in values for part in value.split("/")}
-    if not job.checkpoints or posixpath.basename(posixpath.normpath(job.checkpoints)) in named:
+    """Tell where the checkpoints are, or warn of a command that names another folder."""
+    folder, named = job.checkpoints, dict(named_folders(job.command))
+    if not folder or not named:
         return
-    words = [each for word in job.command for each in word.split("=", 1)]
-    for flag, value in itertools.pairwise(words):
-        key = flag.lstrip("-").replace("-", "_")
-        folder = value[:1] not in ("", "-") and not posixpath.splitext(value)[1]
-        if folder and _OUTPUT.fullmatch(key):
-            text = (
-                f"the command has {flag} {value}, and job.checkpoints is {job.checkpoints}:"
-                " status, resume and restarts find no checkpoint that is elsewhere"
-            )
-            hint = f"in the inventory: job: {{checkpoints: {value}}}"
-            emit(Notice(text=text, hint=hint, level="warning"))
-            return
+    if (own := own_folder(job)) != folder:
+        emit(Notice(text=f"checkpoints: {own}, which the command names below {folder}"))
+    elif all(posixpath.basename(posixpath.normpath(folder)) not in one for one in _parts(job)):
+        flag, value = next(iter(named.items()))
+        text = (
+            f"the command has {flag} {value}, and job.checkpoints is {folder}: status, resume and"
+            " restarts find no checkpoint that is elsewhere"
+        )
+        hint = f"in the inventory: job: {{checkpoints: {value}}}"
+        emit(Notice(text=text, hint=hint, level="warning"))
+
+
+def _parts(job: Job) -> Iterator[list[str]]:
+    """Yield the parts of each path that the command may name."""
+    for word in job.command:
+        if not word.startswith("-") or "=" in word:
+            yield word.rpartition("=")[2].split("/")
 
 
 def without_unused_spares(cluster: Cluster, *, emit: Emit) -> Cluster:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.inventory.cluster import Cluster, Job, Node
 from clusterctl.model.checkpoint import NodeCheckpoint
 from clusterctl.model.node_run import Resumed
+from clusterctl.plan.output_folder import own_folder
 from clusterctl.plan.run_names import fill_text
 from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import run_args
@@ -46,15 +47,19 @@ class History:
         """The newest run."""
         return self.runs[0].run
 
-    def folders(self, checkpoints: str, name: str = "") -> tuple[str, ...]:
+    def folders(self, job: Job, name: str = "") -> tuple[str, ...]:
         """Return where each run writes its checkpoints, the newest run's folder first.
 
         Args:
-            checkpoints: the folder of the newest run's job, before `{run}` is filled in.
+            job: the newest run's, before `{run}` is filled in.
             name: the user's own name for that run, if this machine has no record of it.
         """
         first, *earlier = self.runs
-        named = [(first, checkpoints), *((run, run.checkpoints) for run in earlier)]
+        wide, own = job.checkpoints or "", first.checkpoints
+        # A resume may be typed with another folder for what it writes.
+        if not (wide and f"{own}/".startswith(f"{wide.rstrip('/')}/")):
+            own = own_folder(job) or ""
+        named = [(first, own), *((run, run.checkpoints) for run in earlier)]
         found = (fill_text(folder, run.run, run.name or name) for run, folder in named)
         return tuple(dict.fromkeys(filter(None, found)))
 
@@ -105,7 +110,7 @@ def history_of(record: RunRecord, find: Callable[[str], RunRecord | None]) -> Hi
                 taken=resumed.checkpoint,
                 taken_step=resumed.step,
                 name=str(known.options.get("name") or "") if known else "",
-                checkpoints=(known.cluster.job.checkpoints or "") if known else "",
+                checkpoints=(own_folder(known.cluster.job) or "") if known else "",
             )
         )
         name = resumed.run

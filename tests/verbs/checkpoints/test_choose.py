@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterctl.errors import LaunchRefused, NodeError, UsageError
-from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.model.node_run import Resumed
 from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Reply, Request
@@ -467,8 +467,19 @@ def test_a_run_with_its_own_folder_goes_on_from_the_folder_of_the_run_before() -
     resumed = Resumed(run="lab-first", checkpoint="/w/ckpt/lab-first/step-10", step=10)
     second = RunRecord(run=RUN, began=2.0, cluster=cluster, resumed=resumed)
     history = history_of(second, {"lab-first": first}.get)
-    assert history.folders("ckpt/{run}") == (f"ckpt/{RUN}", "ckpt/lab-first")
-    assert history_of(first, {"none": first}.get).folders("ckpt/{name}") == ("ckpt/base",)
+    job = Job(command=(), checkpoints="ckpt/{run}")
+    assert history.folders(job) == (f"ckpt/{RUN}", "ckpt/lab-first")
+    named = replace(job, checkpoints="ckpt/{name}")
+    assert history_of(first, {"none": first}.get).folders(named) == ("ckpt/base",)
+    named = Job(command=("t.py", "--out", "out/b"), checkpoints="out")
+    wrote = replace(
+        first, cluster=replace(SHARED, job=replace(named, command=("t.py", "--out=out/a")))
+    )
+    # It may be resumed with another folder; without one, the record's is all of `out`.
+    assert history_of(wrote, lambda _: None).folders(named) == ("out/a",)
+    wrote = replace(first, cluster=replace(SHARED, job=replace(named, command=("t.py",))))
+    assert history_of(wrote, lambda _: None).folders(named) == ("out",)
+    assert unrecorded(RUN).folders(named) == ("out/b",)
 
     before = "/w/ckpt/lab-first/step-"
     old = [seen(step, run="lab-first", path=f"{before}{step}", real=[]) for step in (10, 20)]

@@ -230,3 +230,10 @@ def test_output_that_is_not_in_the_folder_of_the_checkpoints_is_noticed(
 def test_output_that_is_no_folder_of_checkpoints_is_not_noticed() -> None:
     words = ("t.py", "--out", "log.json", "--outliers", "x", "--output-dir", "--save")
     assert not notices(notice_job.notice_folder, cluster(command=words, checkpoints="ckpt").job)
+
+
+def test_a_folder_of_its_own_is_named() -> None:
+    words = ("t.py", "--out", "ckpt/{run}")
+    (notice,) = notices(notice_job.notice_folder, cluster(command=words, checkpoints="ckpt").job)
+    assert notice.text == "checkpoints: ckpt/{run}, which the command names below ckpt"
+    assert notice.level == "info"
