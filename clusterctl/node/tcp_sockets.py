@@ -35,6 +35,11 @@ class TcpSocket(NamedTuple):
     local: str = ""
     """This side's address, in the same form."""
 
+    @property
+    def is_within(self) -> bool:
+        """Both sides are on this machine."""
+        return is_loopback(self.remote) or self.remote == self.local
+
 
 def tcp_table(text: str) -> List[TcpSocket]:
     """Parse /proc/net/tcp or tcp6."""

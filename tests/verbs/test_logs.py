@@ -64,6 +64,7 @@ def pool() -> FakePool:
         ("leftovers-ended", {"count": 1, "commands": ["torchrun x"]}, "was ended: torchrun x"),
         ("leftovers-ended", {"commands": 7}, "was ended: "),
         ("started-elsewhere", {"command": "ssh b train"}, "`ssh b train`: what it starts"),
+        ("trains-alone", {"master": "10.0.0.1:29500"}, "was seen: it trains alone"),
     ],
 )
 def test_what_the_state_of_a_run_does_not_tell_is_a_warning(
@@ -77,16 +78,17 @@ def test_what_the_state_of_a_run_does_not_tell_is_a_warning(
 
 
 @pytest.mark.parametrize("seen_there", [False, True])
-def test_ranks_that_nobody_saw_are_a_warning_unless_a_rank_of_the_run_was_at_the_rendezvous(
+def test_a_node_that_met_no_other_is_a_warning_unless_one_of_the_run_was_seen_to(
     *, seen_there: bool
 ) -> None:
-    unseen = happened(0, "never-joined", master="10.0.0.1:29500")
-    met = [happened(0, "rank-joined", rank=0)] if seen_there else []
+    unseen = happened(0, "never-met", master="10.0.0.1:29500")
+    met = [happened(0, "node-met")] if seen_there else []
     nodes = {"a": {"tail": [unseen, ended("a")]}, "b": {"tail": [*met, ended("b")]}}
     seen, _ = drained(logs.read_logs, FakePool(CLUSTER, nodes), RunLog(RUN, CLUSTER))
     notices = [event for event in seen if isinstance(event, Notice)]
     assert [(one.node, one.level) for one in notices] == ([] if seen_there else [("a", "warning")])
-    assert all("no rank was seen at 10.0.0.1:29500" in one.text for one in notices)
+    assert all("another node was seen: it may have trained alone" in one.text for one in notices)
+    assert all("let it meet at 10.0.0.1:29500:" in one.hint for one in notices)
 
 
 def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_type() -> None:

@@ -24,8 +24,12 @@ from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG
 from clusterctl.node.supervisor.shutdown import Cause
 
 LOG_TAIL = 65536
-PEERS_SECONDS = 6.0
-"""How long another node may take to answer: the kernel asks after 0, 1 and 3 s."""
+PEERS_SECONDS, MOST_PEERS_SECONDS = 6.0, 60.0
+"""How long another node may take to answer: the kernel asks after 0, 1, 3, 7 and 15 s.
+
+A network that is silent for a while must not put out a node, as it would not while ranks run: for
+so long as `lost_after`, within these bounds.
+"""
 PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
 """The ports that the kernel chooses for ranks, so no firewall of the cluster drops them. Where one
 is free, the kernel refuses, which tells as much as an answer."""
@@ -77,7 +81,8 @@ def unreached(job: NodeJob, lost: Collection[str]) -> List[str]:
         return []
     known = {"port": high_port, "source": job["address"]}
     targets = [{**one, **known} for one in seats if one["node"] in others]
-    found = connect_to(targets, "", PEERS_SECONDS)
+    seconds = min(max(PEERS_SECONDS, job["link"]["lost_after"] + 1.0), MOST_PEERS_SECONDS)
+    found = connect_to(targets, "", seconds)
     return [one["node"] for one in found if one["state"] in NO_ANSWER][:MOST_WITHOUT]
 
 

@@ -119,9 +119,7 @@ class Ending:
         self._note("finished", "rank", "all ranks ended with exit code 0", 0)
         term = self._job["stop"].get("leftovers", LEFTOVER_GRACE)
         phases = Phases(term=term, kill=term + LEFTOVER_GRACE)
-        if self._ranks.gathering.nobody_joined():
-            where = self._job["master"]
-            self._record.event("never-joined", master="%s:%d" % (where["address"], where["port"]))
+        self._ranks.gathering.over()
         self._shut_down(phases, on_term=self._leftovers)
 
     def rank_ended(self) -> None:

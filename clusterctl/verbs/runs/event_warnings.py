@@ -8,15 +8,24 @@ _SHOWN = 300
 
 
 def unmet_warning(event: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the warning and the hint for a node of which no rank was at the rendezvous."""
+    """Return the warning and the hint for a node whose ranks met no other node's."""
+    trains = event.get("kind") == "trains-alone"
+    text = "no connection of its ranks to another node was seen: it " + (
+        "trains alone" if trains else "may have trained alone"
+    )
     where = str(event.get("master"))[:_SHOWN]
-    text = f"no rank was seen at {where}: its node may have trained alone"
-    return text, "if this was one training, let its ranks meet at $MASTER_ADDR:$MASTER_PORT"
+    hint = (
+        "if this is one training, leave rank and world_size out of init_process_group, and let it"
+        f" meet at {where}: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set"
+    )
+    return text, hint
 
 
 def warning_of(event: Mapping[str, Any]) -> tuple[str, str]:
     """Return the warning and the hint that an event deserves; both empty: none."""
     match event.get("kind"):
+        case "trains-alone":
+            return unmet_warning(event)
         case "other-world":
             found = str(event.get("message"))[:_SHOWN]
             text = f"a rank does not meet the other nodes: {found}"

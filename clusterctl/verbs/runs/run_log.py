@@ -105,7 +105,7 @@ class RunLog:
         self._nested = False
         """The user was warned that each rank starts a launcher."""
         self._unmet: dict[str, Mapping[str, Any]] = {}
-        """By node: none of its ranks was seen at the rendezvous, which may be brief."""
+        """By node: none of its ranks was seen connected to another node."""
         self._met = False
         """A rank of some node was: it waited there for all others."""
         self._lost: set[str] = set()
@@ -287,15 +287,15 @@ class RunLog:
         if head["event"]["kind"] == "nested-launcher" and not self._nested:
             self._nested = True
             yield self._warn_of_nested(node, head["event"])
-        if head["event"]["kind"] == "never-joined":
+        if head["event"]["kind"] in ("never-met", "never-joined"):
             self._unmet[node] = head["event"]
-        self._met = self._met or head["event"]["kind"] == "rank-joined"
+        self._met = self._met or head["event"]["kind"] == "node-met"
         text, hint = warning_of(head["event"])
         if text:
             yield Notice(node=node, level="warning", text=text, hint=hint)
 
     def _warn_of_unmet(self) -> Iterator[Notice]:
-        """Warn of nodes of which no rank was seen at the rendezvous, unless another's was."""
+        """Warn of nodes that met no other, unless one was seen to: that may have been brief."""
         for node, event in self._unmet.items() if not self._met else ():
             text, hint = unmet_warning(event)
             yield Notice(node=node, level="warning", text=text, hint=hint)

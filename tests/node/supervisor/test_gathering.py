@@ -10,9 +10,10 @@ import pytest
 
 from clusterctl.node.supervisor.ranks.rank_state import Rank
 from clusterctl.node.supervisor.worlds import gathering as module
+from clusterctl.node.supervisor.worlds import lone_node
 from clusterctl.node.supervisor.worlds.gathering import LATE_POLL, MOST_GATHER, POLL, Gathering
 from clusterctl.node.supervisor.worlds.rendezvous_sockets import Member
-from clusterctl.node.tcp_sockets import SYN_SENT, TcpSocket
+from clusterctl.node.tcp_sockets import ESTABLISHED, SYN_SENT, TcpSocket
 
 PID = 4
 JOB = {
@@ -23,6 +24,9 @@ JOB = {
     "launcher_argv": [],
     "container": [],
     "workdir": "/nowhere",
+    "address": "10.0.0.2",
+    "hostfile": "10.0.0.1 slots=1\n10.0.0.2 slots=1\n",
+    "argv": [],
 }
 
 
@@ -66,6 +70,8 @@ SHELL = process(PID, "bash run.sh")
 TORCHRUN = process(PID + 1, "torchrun --standalone prep.py")
 ALONE = process(PID + 2, "python prep.py", RANK="0", WORLD_SIZE="8", GROUP_WORLD_SIZE="1")
 AWAY = "torchrun --nnodes 2 --node-rank=0 --master_addr 192.0.2.9 train.py"
+STORE = TcpSocket(ESTABLISHED, 40000, 29500, "3", 0, "10.0.0.1")
+PAIR = TcpSocket(ESTABLISHED, 40001, 45000, "4", 0, "10.0.0.1")
 CONNECTING = TcpSocket(SYN_SENT, 40000, 29500, "2", 0, "10.0.0.1")
 
 
@@ -160,7 +166,47 @@ def test_who_never_joined_is_told_of_a_short_script_that_calls_a_launcher(
     (tmp_path / "run.sh").write_text(text)
     node = Node(monkeypatch, [], workdir=str(tmp_path), argv=argv)
     node.rank.began, node.rank.ended = 100.0, 100.0 + lived
-    assert node.gathering.nobody_joined() is told
+    node.gathering.over()
+    assert [kind for kind, _ in node.events] == ["never-met"] * told
+
+
+STEPS = [b"loading", b"step 1/9", b"step 2/9"]
+
+
+@pytest.mark.parametrize(
+    ("sockets", "told"),
+    [
+        ([STORE], ["rank-joined", "trains-alone"]),
+        ([STORE, PAIR], ["node-met", "rank-joined"]),
+    ],
+)
+def test_ranks_that_train_without_a_connection_to_another_node_are_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, sockets: list[TcpSocket], told: list[str]
+) -> None:
+    node = Node(monkeypatch, [process(PID, "python train.py", *sockets)])
+    printed = ({"step": None}, {"step": 1}, {"step": 2})
+    monkeypatch.setattr(lone_node, "time", node)
+    monkeypatch.setattr(lone_node, "run_progress", lambda *_: printed[min(2, int(node.now) // 20)])
+    for node.now in range(100):
+        node.gathering.watch()
+        if node.now == 49:  # 30 s after the first step
+            assert "trains-alone" not in dict(node.events)
+    assert [kind for kind, _ in node.events] == told
+    node.rank.began, node.rank.ended = 0.0, 100.0
+    node.gathering.over()
+    assert [kind for kind, _ in node.events] == told
+
+
+@pytest.mark.parametrize(
+    "job", [{"launcher": "ray"}, {"nnodes": 1}, {"container": ["docker", "run"]}]
+)
+def test_ranks_that_are_alone_or_cannot_be_seen_are_not_told_of(
+    monkeypatch: pytest.MonkeyPatch, job: dict[str, Any]
+) -> None:
+    node = Node(monkeypatch, [SHELL], **job)
+    node.rank.began, node.rank.ended = 100.0, 200.0
+    node.gathering.over()
+    assert node.events == []
 
 
 WHERE = "10.0.0.1:29500"

@@ -556,7 +556,7 @@ if os.fork() == 0:
         events = {event["kind"]: event for event in run.events(n)}
         assert events["leftovers-ended"]["count"] == 1
         assert " -u -c import os, time time" in events["leftovers-ended"]["commands"][0]
-        assert events["never-joined"]["master"] == f"127.0.0.1:{run.plan.master_port}"
+        assert events["never-met"]["master"] == f"127.0.0.1:{run.plan.master_port}"
 
 
 @pytest.mark.parametrize(

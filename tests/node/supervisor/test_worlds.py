@@ -11,6 +11,7 @@ from clusterctl.node.supervisor.worlds.judge_world import (
     Meeting,
     connecting,
     has_joined,
+    has_met,
     more_to_come,
     other_world,
     script_line,
@@ -25,6 +26,8 @@ JOB = {
     "nnodes": 2,
     "min_nodes": 0,
     "elastic": None,
+    "address": "10.0.0.2",
+    "hostfile": "10.0.0.1 slots=1\n10.0.0.2 slots=1\n",
 }
 
 
@@ -96,6 +99,41 @@ def script(*sockets: TcpSocket, shell: str = "bash run.sh", **inner: str) -> lis
 )
 def test_who_has_joined(members: list[Member], meeting: Meeting, joined: bool) -> None:  # noqa: FBT001
     assert has_joined(members, meeting) is joined
+
+
+def within(port: int) -> TcpSocket:
+    return TcpSocket(ESTABLISHED, 40000, port, "5", 0, "10.0.0.2", local="10.0.0.2")
+
+
+STORE = [Member(1, 0, [listens(29500), meets("10.0.0.1", 40777)], {}, [], ("pt_tcpstore_uv",))]
+SAME = planned(
+    hostfile="10.0.0.2 slots=1\n10.0.0.2 slots=1\n", master={"address": "10.0.0.2", "port": 1}
+)
+
+
+@pytest.mark.parametrize(
+    ("members", "meeting", "met"),
+    [
+        (python(meets("10.0.0.1", 29500)), WORKER, False),  # the store's alone
+        (python(meets("10.0.0.1", 29500), meets("10.0.0.1", 41000)), WORKER, True),
+        (python(meets("10.0.0.1", 600)), WORKER, True),
+        (python(meets("10.0.0.1", 41000), MASTER_PORT="41000"), WORKER, False),
+        (python(meets("192.168.7.1", 41000)), WORKER, True),  # by another interface
+        (python(meets("192.168.7.1", 443)), WORKER, False),
+        (python(meets("10.0.0.1", 41000, SYN_SENT)), WORKER, False),
+        (python(meets("127.0.0.1", 41000), within(41000), listens(41000)), WORKER, False),
+        (STORE, MASTER, True),
+        ([STORE[0]._replace(sockets=[listens(40000), meets("10.0.0.1", 777)])], MASTER, False),
+        (script(meets("10.0.0.1", 41000)), WORKER, False),  # the launcher itself
+        (python(within(1)), SAME, True),  # only the store can tell
+    ],
+)
+def test_who_is_connected_to_another_node(
+    members: list[Member],
+    meeting: Meeting,
+    met: bool,  # noqa: FBT001
+) -> None:
+    assert has_met(members, meeting) is met
 
 
 LOCAL = (listens(29400), meets("127.0.0.1", 29400))

@@ -14,6 +14,7 @@ from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.supervisor.ranks.rank_state import Rank
 from clusterctl.node.supervisor.worlds import judge_world as worlds
+from clusterctl.node.supervisor.worlds.lone_node import LoneNode
 from clusterctl.node.supervisor.worlds.rendezvous_sockets import Member, look
 from clusterctl.node.tcp_sockets import is_own
 
@@ -27,8 +28,6 @@ LOOK_SHARE = 20
 MOST_GATHER = 60.0
 LINE_LIMIT = 200
 """Characters of the last line that the event of a late node quotes."""
-BRIEF_SECONDS = 5.0
-"""Who lives shorter may have joined between two looks, or trains nothing."""
 
 
 class Gathering:
@@ -50,18 +49,22 @@ class Gathering:
         self._launched = time.time()
         self._passed: Set[int] = set()
         """Launchers that meet elsewhere, and do not end the run for it."""
+        self._lone = LoneNode(job, record)
         self.launcher: Optional[int] = None
         """The launcher's pid, while it runs."""
         self.launcher_joined: Optional[bool] = False if job["launcher_argv"] else None
         """The launcher has reached the rendezvous; None where there is none."""
 
     def watch(self) -> None:
-        """Look now and then, until everybody has joined."""
+        """Look now and then, until everybody has joined, and has met another node."""
         began = time.monotonic()
         with contextlib.suppress(OSError):  # it cannot be checked now; the next time will show it
             self._look()
-        if self.launcher_joined is not False and all(r.joined for r in self._ranks.values()):
-            return
+        joined = self.launcher_joined is not False and all(r.joined for r in self._ranks.values())
+        if joined:
+            if not self._lone.pending:
+                return
+            self._lone.watch_steps()
         late = self._all_started and time.monotonic() - self._began > MOST_GATHER
         if late:
             self._poll = min(self._poll * 1.2, LATE_POLL)
@@ -74,21 +77,9 @@ class Gathering:
         rank.joined = True
         self._record.event("rank-joined", rank=rank.rank)
 
-    def nobody_joined(self) -> bool:
-        """Tell whether ranks ran for a while and none was seen at the rendezvous of several nodes.
-
-        In a container that a daemon starts, and of a driver of Ray, not all can be seen.
-        """
-        if self._job["nnodes"] == 1 or self._job["launcher"] == "ray":
-            return False
-        ranks = self._ranks.values()
-        lived = max(((r.ended or 0.0) - (r.began or 0.0) for r in ranks if r.began), default=0.0)
-        if any(rank.joined for rank in ranks) or started_by_client(self._job):
-            return False
-        # A launcher that was called and not seen has failed, whatever its script made of that.
-        return lived > BRIEF_SECONDS or (
-            lived > 0 and worlds.calls_launcher(self._job["argv"], self._job["workdir"])
-        )
+    def over(self) -> None:
+        """Tell at a good end whether this node's ranks were never connected to another node's."""
+        self._lone.over(self._ranks.values())
 
     def problem(self, *, others_over: bool) -> str:
         """Say what keeps this node's ranks from gathering; empty for nothing that can be seen.
@@ -179,14 +170,17 @@ class Gathering:
             self.launcher_joined = worlds.has_joined(look([self.launcher])[self.launcher], meeting)
             if self.launcher_joined:
                 self._record.event("launcher-joined")
-        waiting = self._watched()
+        waiting = self._watched(joined_too=self._lone.pending)
         by_number = {rank.rank: rank for rank in waiting.values()}
         for number, members in self._members(waiting).items():
             rank = by_number[number]
+            self._lone.see(members, meeting)
+            if rank.joined:
+                continue
             other = worlds.other_world(members, meeting, self._passed)
             if other is not None and self._ends(members, other):
                 self._on_other_world(rank, self._found(members, other))
-            elif not rank.joined and worlds.has_joined(members, meeting):
+            elif worlds.has_joined(members, meeting):
                 self.has_joined(rank)
 
     def _ends(self, members: List[Member], other: worlds.OtherWorld) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Container, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Container, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON, split_launcher
@@ -39,6 +39,8 @@ _SEVERAL = re.compile(r"--(?:nnodes|num[-_](?:machines|nodes))[= ]+(?!%s)" % _ON
 _FIRST = re.compile(r"--(?:node|machine)[-_]rank[= ]+0(?:\s|$)")
 _STORE_AT = re.compile(r"--(?:master[-_]addr|main[-_]process[-_]ip)[= ]+(\S+)")
 _TEXT_FOLLOWS = re.compile("-[a-z]*c")
+_FREE_PORTS = 32768
+"""Where Linux's own choice of ports begins; services that a program uses have lower ones."""
 _LAUNCHES = ("elastic_launch(", "notebook_launcher(", "launch_agent(", "torch.distributed.run")
 """How a Python program becomes a launcher itself."""
 
@@ -58,6 +60,8 @@ class Meeting(NamedTuple):
     nodes: int
     """How many must be there at least."""
     elastic: bool
+    others: FrozenSet[str] = frozenset()
+    """Addresses of the other nodes; empty if several nodes share one."""
 
     @classmethod
     def of(cls, job: NodeJob) -> Meeting:
@@ -66,7 +70,10 @@ class Meeting(NamedTuple):
         least = job.get("min_nodes") or job["nnodes"]
         elastic = bool(job.get("elastic"))
         shown = "%s:%d" % (host, port)
-        return cls(plain_address(host), port, shown, job["node_rank"] == 0, least, elastic)
+        nodes = [plain_address(line.split()[0]) for line in job["hostfile"].splitlines()]
+        others = frozenset(nodes) - {"", plain_address(job["address"])}
+        apart = others if len(others) == len(nodes) - 1 else frozenset()
+        return cls(plain_address(host), port, shown, job["node_rank"] == 0, least, elastic, apart)
 
 
 class OtherWorld(NamedTuple):
@@ -89,6 +96,28 @@ def has_joined(rank: List[Member], meeting: Meeting) -> bool:
         for address, port in _connected(member):
             there = address == meeting.address or meeting.is_master or not is_loopback(address)
             if there and (port == meeting.port or _led_to(member, port, meeting)):
+                return True
+    return False
+
+
+def has_met(rank: List[Member], meeting: Meeting) -> bool:
+    """Tell whether a process of a rank is connected to another node, but for that to a store.
+
+    Where several nodes share an address, only the store can tell.
+    """
+    if not meeting.others:
+        return has_joined(rank, meeting)
+    for member in rank:
+        given = member.environment.get("MASTER_PORT", "")
+        stores = {meeting.port, int(given) if given.isdigit() else 0}
+        if member.has_store:
+            stores.update(member.listens_on)
+        for each in [] if member.is_launcher else member.sockets:
+            ports = {each.local_port, each.remote_port}
+            if each.state != ESTABLISHED or ports & stores or each.is_within:
+                continue
+            # By another interface than planned, too: gloo and NCCL take any free port.
+            if each.remote in meeting.others or min(ports) >= _FREE_PORTS:
                 return True
     return False
 
@@ -209,7 +238,7 @@ def _own_store(member: Member, by_pid: Dict[int, Member]) -> Tuple[int, int]:
             continue
         there = [each for each in host.sockets if each.state == ESTABLISHED]
         come = [each for each in there if each.local_port in ports]
-        if all(is_loopback(each.remote) or each.remote == each.local for each in come):
+        if all(each.is_within for each in come):
             return host.pid, min(ports)
     return 0, 0
 
