@@ -23,6 +23,7 @@ _LAUNCHES = {
 _Bindings = dict[str, list[ast.expr | None]]
 _DEPTH, _MOST_VALUES = 8, 4
 """How many variables and parts a text is followed through, and how many values of each."""
+_OTHER_RANK = re.compile(r"""["'](SLURM_PROCID|OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)["']""")
 
 
 def rendezvous_assignments(text: str) -> tuple[tuple[int, str], ...]:
@@ -53,6 +54,17 @@ def local_rank_flag(text: str) -> int:
     if flag is None or "LOCAL_RANK" in text or not re.search(r"\w\.local_rank\b(?!\s*=[^=])", text):
         return 0
     return text.count("\n", 0, flag.start()) + 1
+
+
+def other_rank(text: str) -> tuple[int, str]:
+    """Return the line that reads a rank which only srun or mpirun sets, and its variable.
+
+    0 and an empty name: it reads none, or reads RANK, too.
+    """
+    found = _OTHER_RANK.search(text)
+    if found is None or re.search(r"""["']RANK["']""", text):
+        return 0, ""
+    return text.count("\n", 0, found.start()) + 1, found[1]
 
 
 def submits_jobs(text: str) -> int:

@@ -20,6 +20,7 @@ from clusterctl.plan.entry_script import (
     fixed_rank,
     local_endpoints,
     local_rank_flag,
+    other_rank,
     own_launches,
     rendezvous_assignments,
     submits_jobs,
@@ -186,6 +187,15 @@ def _of_programs(
                 message="it takes --local-rank, which torchrun does not give: all ranks of a node"
                 " may use its first GPU",
                 hint="default=int(os.environ['LOCAL_RANK']) in that line",
+                fatal=False,
+            )
+        line, name = other_rank(text) if several else (0, "")
+        if line:
+            yield own_world.Problem(
+                where=f"{script}:{line}",
+                message=f"it reads {name}, which clusterctl does not set, and never RANK: each rank"
+                " may train alone",
+                hint="""read RANK and WORLD_SIZE: int(os.environ["RANK"])""",
                 fatal=False,
             )
         if several and (fixed := fixed_rank(args)):

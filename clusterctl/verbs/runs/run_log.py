@@ -11,6 +11,7 @@ from typing import Any
 
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.logs.entry import Piece, Source
 from clusterctl.logs.first_cause import FirstCause, NodeReport, first_cause
 from clusterctl.logs.lines import LineSplitter
@@ -296,9 +297,10 @@ class RunLog:
 
     def _warn_of_unmet(self) -> Iterator[Notice]:
         """Warn of nodes that met no other, unless one was seen to: that may have been brief."""
-        for node, event in self._unmet.items() if not self._met else ():
-            text, hint = unmet_warning(event)
-            yield Notice(node=node, level="warning", text=text, hint=hint)
+        if self._unmet and not self._met:
+            text, hint = unmet_warning(next(iter(self._unmet.values())))
+            names = fold_hosts(self._unmet)
+            yield Notice(level="warning", text=f"{names}: {text}", hint=hint)
         self._unmet.clear()
 
     def _keep_event(self, node: str, event: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ class World:
             "first_rank": 0,
             "procs": procs,
             "world_size": procs,
+            "nnodes": 1,
             "launcher": "torchrun",
             "launcher_argv": ["x"],
             "launcher_decides": decides,

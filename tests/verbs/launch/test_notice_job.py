@@ -118,6 +118,16 @@ def test_what_a_program_does_in_each_rank_is_noticed(tmp_path: Path) -> None:
         noticed(given, tmp_path, force=False)
 
 
+def test_a_program_that_reads_the_rank_of_another_launcher_is_noticed(tmp_path: Path) -> None:
+    reads = 'import os\nrank = int(os.environ.get("SLURM_PROCID", 0))\n'
+    (tmp_path / "t.py").write_text(reads)
+    (notice,) = noticed(cluster(command=("t.py",)), tmp_path)
+    assert notice.text.startswith("t.py:2: it reads SLURM_PROCID, which clusterctl does not set")
+    for more in ('os.environ["RANK"]\n', "x = 'RANK' in os.environ\n"):
+        (tmp_path / "t.py").write_text(reads + more)
+        assert not noticed(cluster(command=("t.py",)), tmp_path)
+
+
 def test_a_program_that_meets_at_localhost_is_noticed_with_its_line(tmp_path: Path) -> None:
     text = 'import torch.distributed as d\nd.init_process_group("gloo", "tcp://127.0.0.1:29500")\n'
     (tmp_path / "train.py").write_text(text)
