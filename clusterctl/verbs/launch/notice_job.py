@@ -162,59 +162,70 @@ def _of_programs(
     if launchers.find_launcher(cluster.job.launcher).one_driver:
         return
     nodes = len(cluster.nodes)
-    several = nodes != 1
     for script, *args in dict.fromkeys(programs):
         text = text_of(source / script)
-        for line, name in rendezvous_assignments(text):
-            apart = nodes > 1 and name == "MASTER_ADDR" and assigns_local(text, line)
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message=f"it assigns {name}, which the launcher sets for each rank: the ranks"
-                f" {'meet on their own node only' if apart else 'may not meet'}",
-                hint="remove the line, or use os.environ.setdefault",
-                fatal=apart,
-            )
-        if line := submits_jobs(text):
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message="it submits a job to Slurm, and so would each rank",
-                hint="launch the program that the job runs: clusterctl launch -- train.py",
-                fatal=True,
-            )
-        if line := local_rank_flag(text):
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message="it takes --local-rank, which torchrun does not give: all ranks of a node"
-                " may use its first GPU",
-                hint="default=int(os.environ['LOCAL_RANK']) in that line",
-                fatal=False,
-            )
-        line, name = other_rank(text) if several else (0, "")
-        if line:
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message=f"it reads {name}, which clusterctl does not set, and never RANK: each rank"
-                " may train alone",
-                hint="""read RANK and WORLD_SIZE: int(os.environ["RANK"])""",
-                fatal=False,
-            )
-        if several and (fixed := fixed_rank(args)):
-            yield own_world.Problem(
-                where="command",
-                message=f"{script} gets {fixed} on every node: the ranks may not meet",
-                hint=f"leave out {fixed}, if the program reads RANK, as with init_method env://",
-                fatal=False,
-            )
-        for line, endpoint in local_endpoints(text, args) if several else ():
-            yield own_world.Problem(
-                where=f"{script}:{line}",
-                message=f"the ranks meet at {endpoint}, which is another place on each node",
-                hint='write init_method="env://", which reads the address of the launcher',
-                fatal=False,
-            )
-        for line, name, words in own_launches(text) if several else ():
-            start = start_of(("torchrun", *words))
-            found = alone(replace(start, name=name), nodes or None) if start else ()
-            for message, _ in found:
-                where, fatal = f"{script}:{line}", nodes > 1
-                yield own_world.Problem(where=where, message=message, hint=IN_PYTHON, fatal=fatal)
+        yield from _of_program(script, text, nodes)
+        if nodes != 1:
+            yield from _among_several(script, text, args, nodes)
+
+
+def _of_program(script: str, text: str, nodes: int) -> Iterator[own_world.Problem]:
+    for line, name in rendezvous_assignments(text):
+        apart = nodes > 1 and name == "MASTER_ADDR" and assigns_local(text, line)
+        yield own_world.Problem(
+            where=f"{script}:{line}",
+            message=f"it assigns {name}, which the launcher sets for each rank: the ranks"
+            f" {'meet on their own node only' if apart else 'may not meet'}",
+            hint="remove the line, or use os.environ.setdefault",
+            fatal=apart,
+        )
+    if line := submits_jobs(text):
+        yield own_world.Problem(
+            where=f"{script}:{line}",
+            message="it submits a job to Slurm, and so would each rank",
+            hint="launch the program that the job runs: clusterctl launch -- train.py",
+            fatal=True,
+        )
+    if line := local_rank_flag(text):
+        yield own_world.Problem(
+            where=f"{script}:{line}",
+            message="it takes --local-rank, which torchrun does not give: all ranks of a node"
+            " may use its first GPU",
+            hint="default=int(os.environ['LOCAL_RANK']) in that line",
+            fatal=False,
+        )
+
+
+def _among_several(
+    script: str, text: str, args: list[str], nodes: int
+) -> Iterator[own_world.Problem]:
+    """Yield what keeps the ranks of several nodes from each other; 0: Slurm chooses how many."""
+    line, name = other_rank(text)
+    if line:
+        yield own_world.Problem(
+            where=f"{script}:{line}",
+            message=f"it reads {name}, which clusterctl does not set, and never RANK: each rank"
+            " may train alone",
+            hint="""read RANK and WORLD_SIZE: int(os.environ["RANK"])""",
+            fatal=False,
+        )
+    if fixed := fixed_rank(args):
+        yield own_world.Problem(
+            where="command",
+            message=f"{script} gets {fixed} on every node: the ranks may not meet",
+            hint=f"leave out {fixed}, if the program reads RANK, as with init_method env://",
+            fatal=False,
+        )
+    for line, endpoint in local_endpoints(text, args):
+        yield own_world.Problem(
+            where=f"{script}:{line}",
+            message=f"the ranks meet at {endpoint}, which is another place on each node",
+            hint='write init_method="env://", which reads the address of the launcher',
+            fatal=False,
+        )
+    for line, name, words in own_launches(text):
+        start = start_of(("torchrun", *words))
+        found = alone(replace(start, name=name), nodes or None) if start else ()
+        for message, _ in found:
+            where, fatal = f"{script}:{line}", nodes > 1
+            yield own_world.Problem(where=where, message=message, hint=IN_PYTHON, fatal=fatal)
