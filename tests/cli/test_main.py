@@ -156,6 +156,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
             "hint: clusterctl launch --procs-per-node 2 -- a\n",
         ),
         (["exec", "hostname"], "hint: clusterctl exec -- hostname"),
+        (["exec", "a", "b", "--", "df", "-h"], "hint: clusterctl exec --nodes a,b -- df -h"),
         (["torchrun", "--nnodes=2", "a.py"], "hint: clusterctl launch -- torchrun --nnodes=2 a.py"),
         (["tune", "run", "a"], "hint: clusterctl launch -- tune run a\n"),
         (["a.py"], "hint: clusterctl launch -- a.py\n"),

@@ -175,6 +175,9 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, rest: Sequence[str]) -> NoReturn:
         """End because of words that mean nothing here."""
         wrong, *_ = rest
+        if self.command and not wrong.startswith("-") and self.prog.endswith(" exec"):
+            what = f"expected nodes in --nodes, found {wrong!r} before the `--`"
+            self._end(what, self._typed([*self._own_words(rest), "--nodes", ",".join(rest)]))
         if self.command and not wrong.startswith("-"):
             what = f"expected the program's own words after it, found {wrong!r} before the `--`"
             self.command = (*self.command, *rest)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 
 from clusterctl.node.agent import loader
 from clusterctl.node.agent.call_channel import CallChannel, ControllerDisconnected, OperationError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     Operation = Callable[[Dict[str, Any], bytes, CallChannel], Message]
 
 
+BEGAN = time.clock_gettime(time.CLOCK_BOOTTIME)
+"""When the agent began, in seconds since boot."""
 STAY_SECONDS = 60.0
 """How long an agent that is to stay waits for the next request."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.node.agent import main
 from clusterctl.node.probe import machine_state
 from clusterctl.node.probe.machine_state import describe_machine, read_cgroups, scan_processes
 
@@ -173,7 +174,13 @@ def test_this_machine_tells_all_there_is_to_tell() -> None:
 
 
 def test_the_login_is_as_old_as_the_session_of_the_agent() -> None:
-    ask = f"from {machine_state.__name__} import _login_seconds as ask; print(ask())"
+    ask = f"""if True:
+        from {main.__name__} import BEGAN
+        from {machine_state.__name__} import _login_seconds
+        import time
+        time.sleep(1.5)
+        print(_login_seconds(), time.clock_gettime(time.CLOCK_BOOTTIME) - BEGAN)
+    """
     agent = "import subprocess, sys, time; time.sleep(0.5); subprocess.run(sys.argv[1:])"
     said = subprocess.run(
         [sys.executable, "-S", "-c", agent, sys.executable, "-c", ask],
@@ -182,7 +189,9 @@ def test_the_login_is_as_old_as_the_session_of_the_agent() -> None:
         check=True,
         start_new_session=True,
     )
-    assert 0.5 <= float(said.stdout) < 60
+    login, agent_lived = map(float, said.stdout.split())
+    assert 0.5 <= login < 60
+    assert agent_lived >= 1.5
 
 
 def test_a_state_folder_of_another_user_is_named(
