@@ -4,13 +4,14 @@ import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from clusterctl.errors import UsageError
 from clusterctl.facts.gpu.accelerators import VISIBLE
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.node_run import Resumed
+from clusterctl.node.checkpoints.names import is_of_rank
 from clusterctl.node.run.files.node_job import (
     PLACEHOLDER,
     STEP_PLACEHOLDER,
@@ -112,6 +113,13 @@ def resume(
     if not has_checkpoint(template):
         text = f"the command does not name {chosen.path}: the program must find it itself"
         emit(Notice(text=text, level="warning"))
+    if is_of_rank(PurePosixPath(chosen.path).name) and any(PLACEHOLDER in one for one in template):
+        text = f"{chosen.path} is the file of one rank, and each rank gets its path"
+        hint = (
+            'if each has a file of its own, let the program find it: job: {resume_args: ["--step",'
+            f' "{STEP_PLACEHOLDER}"]}}, as the program has it'
+        )
+        emit(Notice(text=text, hint=hint, level="warning"))
     resumed = Resumed(
         run=before.run,
         checkpoint=chosen.path,

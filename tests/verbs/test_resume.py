@@ -328,3 +328,25 @@ def test_a_url_for_a_job_that_cannot_verify_it_is_refused(
     with pytest.raises(UsageError, match=words) as caught:
         resumed(before, before.cluster, FakePool(CLUSTER, {}), checkpoint=url)
     assert "secret" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "warned"),
+    [
+        ("step20_rank0.pt", ("--from", "{checkpoint}"), True),
+        ("step20_rank0.pt", ("--step", "{checkpoint_step}"), False),
+        ("step20.pt", ("--from", "{checkpoint}"), False),
+    ],
+)
+def test_the_file_of_one_rank_is_warned_of_where_each_rank_gets_its_path(
+    name: str, args: tuple[str, ...], *, warned: bool
+) -> None:
+    cluster = replace(CLUSTER, job=replace(CLUSTER.job, resume_args=args))
+    found = {**CHECKPOINT, "name": name, "path": f"/out/{name}"}
+    answer = [Message({"candidates": [found], "knows": True})]
+    pool = FakePool(CLUSTER, {node.name: {"checkpoints": answer} for node in CLUSTER.nodes})
+    events: list[Event] = []
+    before = replace(BEFORE, cluster=cluster)
+    resumed(before, cluster, pool, checkpoint=f"/out/{name}", emit=events.append)
+    told = [one for one in events if isinstance(one, Notice) and "file of one rank" in one.text]
+    assert bool(told) is warned

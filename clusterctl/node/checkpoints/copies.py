@@ -109,6 +109,26 @@ def newest_first(found: Mapping[str, Sequence[Copy]]) -> List[Tuple[str, Mapping
     return [(name, seen[name]) for name in sorted(seen, key=ages.__getitem__, reverse=True)]
 
 
+def rivals(ordered: Sequence[Tuple[str, Mapping[str, Copy]]], taken: str) -> List[Tuple[str, str]]:
+    """Return the complete ones that a user may have meant instead of the one taken, each with why.
+
+    A program may save two files at a step, or count steps from 0 again in its second stage.
+    """
+    firsts = {name: next(iter(seen.values())) for name, seen in ordered}
+    chosen = firsts.pop(taken)
+    found = []
+    for name, one in firsts.items():
+        if one.step is None or chosen.step is None or one.epoch != chosen.epoch:
+            continue
+        if not one.complete or is_of_rank(name) or one.hash == chosen.hash:
+            continue
+        if one.step == chosen.step:
+            found.append((name, "it is of the same step"))
+        elif one.step < chosen.step and one.time > chosen.time + 1.0:
+            found.append((name, "it was written later, at step %d" % one.step))
+    return found
+
+
 def require_fit(seen: Mapping[str, Copy], nodes: Sequence[str]) -> List[str]:
     """Return doubts; raise Unfit for what is absent, incomplete or different on some node."""
     absent = [node for node in nodes if node not in seen]

@@ -11,11 +11,14 @@ from clusterctl.node.checkpoints.copies import (
     newest_first,
     path_for_job,
     require_fit,
+    rivals,
 )
 from clusterctl.node.peer_link import fields
 
 MOST_TOLD = 8
 """Checkpoints of a node that it tells the master: its newest."""
+MOST_BESIDE = 16
+"""Runs that it tells of which may have written one."""
 MOST_SKIPPED = 3
 """Newer ones that a message names."""
 _MOST_FILES, _MOST_RANKS, _MOST_RANK = 4096, 4096, 1 << 20
@@ -75,8 +78,14 @@ def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
     skipped: List[str] = []
     saves: Set[object] = set()
     written = False
-    for name, seen in newest_first(found):
+    ordered = newest_first(found)
+    for name, seen in ordered:
         first = next(iter(seen.values()))
+        if run in first.beside:
+            others = [one for one in first.beside if one != run]
+            words = "%s ran then, too, and nothing says which run wrote it"
+            skipped.append("%s: %s" % (name, words % " and ".join(others)))
+            written = True
         if first.run != run or first.beside:
             continue
         # The first save of a run that died meanwhile is none yet; a second one proves the first.
@@ -92,6 +101,8 @@ def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
             skipped.append("%s: %s" % (name, unfit))
             continue
         newest = Checkpoint(path, name, first.step, first.epoch, first.time)
+        own = [(one, told) for one, told in ordered if next(iter(told.values())).run == run]
+        skipped += ["%s: %s" % each for each in rivals(own, name)]
         return Agreement(newest, skipped=tuple(skipped[:MOST_SKIPPED]))
     why = "; ".join(skipped[:MOST_SKIPPED]) if written else ""
     return Agreement(why=why, skipped=tuple(skipped[:MOST_SKIPPED]))
@@ -120,6 +131,7 @@ def tell_sight(workdir: str, candidates: Sequence[Mapping[str, Any]]) -> Dict[st
     """Return what a node tells the others, from the answer of `checkpoints`: its newest few."""
     told = [{name: one.get(name) for name in Copy._fields} for one in candidates]
     for one in told:
+        one["beside"] = list(one["beside"] or ())[:MOST_BESIDE]
         one["files"] = dict(list((one["files"] or {}).items())[:_MOST_FILES])
     seen = {"": [Copy(**_SEEN(one, "a checkpoint")) for one in told]}
     names = [name for name, _ in newest_first(seen)][:MOST_TOLD]
@@ -164,7 +176,7 @@ _SEEN = fields.record(
     date=_COUNT,
     run=_SHORT,
     mixed=_LONG,
-    beside=lambda found, _: ("another",) if found else (),
+    beside=fields.optional(fields.many(fields.text(_TEXT), MOST_BESIDE), ()),
     files=fields.optional(
         fields.table(fields.text(_TEXT, cut=True), _MOST_FILES, name_limit=_LONG_TEXT), {}
     ),

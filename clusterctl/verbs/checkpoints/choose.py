@@ -13,11 +13,12 @@ from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.checkpoint import NodeCheckpoint
-from clusterctl.node.checkpoints.copies import Unfit
+from clusterctl.node.checkpoints.copies import Unfit, rivals
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.candidates import (
     Candidates,
     Copies,
+    as_copies,
     one_of_each,
     path_for_job,
     require_fit,
@@ -113,10 +114,11 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
                 unfit_here.append(f"{name}: {unfit}")
                 hint = hint or _to_these(query, unfit.hint)
                 continue
-            newer = _newer(found, others, name)
+            told = [(one, as_copies(copies)) for one, copies in ours]
+            newer = [*_newer(found, others, name), *rivals(told, name)]
             return replace(
                 chosen,
-                skipped=(*skipped, *unfit_here),
+                skipped=(*skipped, *unfit_here, *_damaged(found, others, name)),
                 others=_with_commands(query, folder, newer),
                 more_others=max(0, len(newer) - 1),
             )
@@ -199,6 +201,23 @@ def _newer(found: Candidates, others: list[tuple[str, str]], taken: str) -> list
         (name, why)
         for name, why in others
         if name in steps and (limit is None or (steps[name] or 0) > limit)
+    ]
+
+
+def _damaged(found: Candidates, others: list[tuple[str, str]], taken: str) -> list[str]:
+    """Return those further on that are not whole and that no other run is known to have written.
+
+    A file that was changed after the run's end has a time at which no run wrote.
+    """
+    whys = dict(others)
+    seen = {one.name: one for candidates in reversed(found.values()) for one in candidates}
+    limit = seen[taken].step
+    return [
+        f"{name}: {whys[name]}; {one.why}"
+        for name, one in seen.items()
+        if name in whys
+        and not (one.complete or one.part or one.run or one.older or one.beside)
+        and (limit is None or (one.step or 0) > limit)
     ]
 
 

@@ -4,10 +4,12 @@ from pathlib import Path
 
 from clusterctl.errors import LaunchRefused, SyncRefused
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Emit, Event, Notice
 from clusterctl.verbs.launch.options import LaunchOptions
+from clusterctl.verbs.preflight.source_folder import other_tree
 from clusterctl.verbs.sync.result import SyncOptions, SyncResult
 from clusterctl.verbs.sync.sync import sync
 
@@ -29,6 +31,7 @@ def sync_code(
 ) -> SyncResult | None:
     """Mirror the code, and say where it is not what the resumed run had; None: it is not synced."""
     if not options.sync:
+        _warn_of_other_code(cluster, pool, options, emit=emit)
         return None
     if not any(node.workdir for node in cluster.nodes):
         text = "no workdir in the inventory: no code is synced, the job starts in the home folder"
@@ -59,6 +62,20 @@ def sync_code(
         text = f"the code differs from that of the run{known}{_synced_now(synced)}"
         emit(Notice(text=text, level="warning"))
     return synced
+
+
+def _warn_of_other_code(
+    cluster: Cluster, pool: Pool, options: LaunchOptions, *, emit: Emit
+) -> None:
+    """Warn of code that another sync has placed since the resumed run; no sync replaces it."""
+    before = options.resumed
+    if before is not None and before.tree:
+        other = other_tree(pool, cluster.nodes, before.tree)
+        names = fold_hosts(node.name for node in cluster.nodes if node.name in other)
+        text = f"{names}: workdir has other code than {before.run} had, and nothing is synced"
+        hint = "leave out --no-sync: then it gets the code of this folder"
+        if names:
+            emit(Notice(text=text, hint=hint, level="warning"))
 
 
 def _changed(synced: SyncResult) -> list[str]:

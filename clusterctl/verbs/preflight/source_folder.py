@@ -59,14 +59,14 @@ def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: P
 
     Not those that are silent, or whose files came otherwise: their folder may be this one.
     """
-    tree = _read(cluster, source)
-    requests = {
-        node.name: Request(
-            op="sync-compare", args={"workdir": node.workdir, "tree": tree.tree}, stay=True
-        )
-        for node in nodes
-        if tree is not None and node.workdir
-    }
+    read = _read(cluster, source)
+    return other_tree(pool, nodes, read.tree) if read is not None else set()
+
+
+def other_tree(pool: Nodes, nodes: Collection[Node], tree: str) -> set[str]:
+    """Return the nodes where a sync placed other files than those of this tree."""
+    args = {node.name: {"workdir": node.workdir, "tree": tree} for node in nodes if node.workdir}
+    requests = {name: Request(op="sync-compare", args=one, stay=True) for name, one in args.items()}
     answers, _ = call_validated(pool, requests, TreeAnswer, timeout=COMPARE_SECONDS)
     return {name for name, answer in answers.items() if answer.placed and not answer.equal}
 

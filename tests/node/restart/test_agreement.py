@@ -78,6 +78,30 @@ def test_what_is_not_whole_and_equal_on_a_node_is_skipped(other: dict[str, Any])
     assert len(found.skipped) == 1
 
 
+def test_what_another_run_may_have_written_is_not_taken_and_named() -> None:
+    both = {"run": "", "beside": ["lab-0", RUN]}
+    told = "step-20: lab-0 ran then, too, and nothing says which run wrote it"
+    found = agreed(a=sight(copy(20, **both)), b=sight(copy(20, **both)))
+    assert (found.newest, found.why) == (None, told)
+    found = agreed(a=sight(copy(10), copy(20, **both)), b=sight(copy(10), copy(20, **both)))
+    assert found.newest is not None
+    assert (found.newest.step, found.skipped) == (10, (told,))
+    others = {"run": "", "beside": ["lab-0", "lab-2"]}
+    assert agreed(a=sight(copy(20, **others)), b=sight()) == Agreement()
+
+
+def test_what_may_be_meant_instead_of_the_one_that_is_taken_is_named() -> None:
+    first = copy(50, name="init.pt", time=1.0)
+    ema, shard = copy(20, name="ema-20", hash="e"), copy(50, name="init_rank1.pt", hash="x")
+    copies = (first, copy(20, time=9.0), copy(10, time=0.5), shard)
+    found = agreed(a=sight(*copies))
+    assert found.newest is not None
+    assert found.newest.name == "init.pt"
+    assert found.skipped == ("step-20: it was written later, at step 20",)
+    found = agreed(a=sight(copy(20, time=20.5), ema, copy(20, name="last", hash="h20")))
+    assert found.skipped == ("ema-20: it is of the same step",)
+
+
 def test_a_node_that_joined_after_the_save_has_the_same_one() -> None:
     master = sight(copy(10), copy(20))
     found = agreed(a=master, b=sight(copy(10), copy(20, run="")))

@@ -440,6 +440,16 @@ def test_while_a_node_reads_it_is_told_how_far_it_is() -> None:
     assert [(event.done, event.total) for event in progress] == [(1024, 2048)]
 
 
+def test_a_damaged_file_that_was_changed_after_the_run_is_named() -> None:
+    cut = seen(30, run="", complete=False, why="it is cut")
+    theirs = seen(40, run="other", complete=False, why="it is cut, too")
+    older = seen(10, run="", complete=False, why="it was always so")
+    nodes = pool(SHARED, a=node(seen(20), cut, theirs, older), b=node(seen(20), cut, theirs, older))
+    chosen = choose(nodes, SHARED, "latest")
+    assert chosen.step == 20
+    assert chosen.skipped == (f"step-30: {RUN} did not write it; it is cut",)
+
+
 def test_a_folder_that_does_not_answer_is_no_folder_without_checkpoints() -> None:
     stuck = [Message({"error": {"kind": "stuck", "message": "/w/out does not answer"}})]
     with pytest.raises(LaunchRefused, match=r"a: /w/out does not answer: cannot verify"):
