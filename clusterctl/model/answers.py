@@ -85,6 +85,13 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotedAnswer:
+    """`note-runs`: whether the node has the run."""
+
+    noted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyAnswer:
     """`notify-test`."""
 

@@ -95,6 +95,16 @@ class ElasticPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharingRun:
+    """A live run that may write checkpoints to the same folder."""
+
+    run: str
+    began: float
+    """By the controller's clock."""
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What starts on all nodes."""
 
@@ -126,6 +136,8 @@ class Plan:
     """The host that launches it."""
     checkpoints: str = ""
     """The folder that this run writes its checkpoints to, from workdir."""
+    sharing: tuple[SharingRun, ...] = ()
+    """The live runs that may write there, too."""
     gathers: bool = True
     """The ranks connect to the master's port; False: a driver of a Ray cluster that exists."""
     settings: tuple[Setting, ...]

@@ -336,7 +336,7 @@ def wrong_code(who: str, code: int | None, *right: int) -> list[str]:
 
 
 FOLDER = re.compile(
-    r"agent\.py|job\.json|hostfile|supervisor\.json|(events|samples)\.jsonl|(end|attempts)\.json"
+    r"agent\.py|job\.json|hostfile|supervisor\.json|(events|samples)\.jsonl|(end|attempts|others)\.json"
     r"|launcher\.(log|times|dropped)|nccl|torchrun(/.*)?|ranks|ranks/\d+\.(log|times|dropped)|processes|beat|barred|hang(/.*)?|__pycache__.*"
 )
 

@@ -173,6 +173,7 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
             Message({**place, "equal": True, "different": [], "sent": {"code": 0, "words": ""}})
         ],
         "share-clear": [Message({})],
+        "note-runs": [Message({"noted": True})],
         "collect-facts": [
             Message({"clock": "ready"}),
             Message({"time": 1000.0}),

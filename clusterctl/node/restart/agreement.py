@@ -76,16 +76,19 @@ def agree(sights: Mapping[str, Sight], run: str) -> Agreement:
     found = {node: sight.checkpoints for node, sight in sights.items()}
     workdirs = {node: sight.workdir for node, sight in sights.items()}
     skipped: List[str] = []
+    shared: List[Sequence[str]] = []
     saves: Set[object] = set()
     written = False
     ordered = newest_first(found)
     for name, seen in ordered:
         first = next(iter(seen.values()))
         if run in first.beside:
-            others = [one for one in first.beside if one != run]
-            words = "%s ran then, too, and nothing says which run wrote it"
-            skipped.append("%s: %s" % (name, words % " and ".join(others)))
             written = True
+            if first.beside not in shared:
+                shared.append(first.beside)
+                others = " and ".join(one for one in first.beside if one != run)
+                why = "%s: %s ran then, too, and nothing says which run wrote it"
+                skipped.append(why % (name, others))
         if first.run != run or first.beside:
             continue
         # The first save of a run that died meanwhile is none yet; a second one proves the first.

@@ -7,7 +7,7 @@ from typing import Any, Collection, Dict, List, Optional, Tuple
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
 from clusterctl.node.checkpoints.checkpoints import checkpoints
-from clusterctl.node.file_io import read_end
+from clusterctl.node.file_io import read_end, read_json
 from clusterctl.node.peer_link.restart_messages import (
     LINE_CHARACTERS,
     LINES,
@@ -63,7 +63,7 @@ def look(
             for at, cause in failed
         ],
         "step": progress.get("step"),
-        "sight": _sight(job),
+        "sight": _sight(job, record),
         "check": {
             name: why and why[:WHY_LIMIT] for name, why in node_check(job, record.paths).items()
         },
@@ -93,13 +93,18 @@ def _last_lines(record: RunFiles, rank: Optional[int]) -> List[str]:
     return [line[:LINE_CHARACTERS] for line in text.splitlines()[-LINES:]]
 
 
-def _sight(job: NodeJob) -> Dict[str, Any]:
+def _sight(job: NodeJob, record: RunFiles) -> Dict[str, Any]:
     """Return the checkpoints that this node sees; their structure is read, not all content."""
     workdir, folder = job["workdir"], job.get("checkpoints")
     seen: Dict[str, Any] = {"workdir": workdir, "checkpoints": []}
     if not folder:
         return seen
-    asked = {name: job.get(name) for name in ("cluster", "run", "node", "state", "world_size")}
+    asked: Dict[str, Any] = {
+        name: job.get(name) for name in ("cluster", "run", "node", "state", "world_size")
+    }
+    # How long they live is not known here.
+    others = read_json(record.paths.others).get("others", [])
+    asked["others"] = [{**one, "ended": None, "live": True} for one in others]
     with open(os.devnull, "r+b", buffering=0) as nobody:  # hears how far it is
         try:
             answer = checkpoints(

@@ -16,7 +16,7 @@ from clusterctl.inventory.addresses import own_user
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.plan.make import make_plan
-from clusterctl.plan.plan import Plan
+from clusterctl.plan.plan import Plan, SharingRun
 from clusterctl.plan.run_names import fill_job, require_name
 from clusterctl.transport.pool import Pool
 from clusterctl.values import dataclass
@@ -35,6 +35,7 @@ from clusterctl.verbs.launch.notice_sharing import notice_sharing
 from clusterctl.verbs.launch.options import LaunchOptions
 from clusterctl.verbs.launch.start_run import start_run
 from clusterctl.verbs.launch.sync_code import sync_code
+from clusterctl.verbs.launch.tell_sharing import tell_sharing
 from clusterctl.verbs.launch.validate_job import (
     require_job,
     require_runnable,
@@ -105,9 +106,10 @@ def prepare(
     cluster = replace(with_run, job=as_written)
     # Whatever is forced: nothing can be planned for a node that is not reached.
     refuse([finding for finding in verdict.blocking if finding.check == SSH], verdict)
+    sharing: tuple[SharingRun, ...] = ()
     if options.force or not verdict.blocking:  # else it is refused, with the run that is there
         resumes = options.resumed is not None
-        notice_sharing(pool, with_run, as_written, run, resumes=resumes, emit=emit)
+        sharing = notice_sharing(pool, with_run, as_written, run, resumes=resumes, emit=emit)
     plan = make_plan(
         cluster,
         verdict.facts,
@@ -116,7 +118,7 @@ def prepare(
         name=options.name,
         controller=socket.gethostname(),
     )
-    return cluster, plan, verdict
+    return cluster, replace(plan, sharing=sharing), verdict
 
 
 def launch(
@@ -181,6 +183,7 @@ def begin(
     except BaseException as error:
         records.write_end(record, _end_of(error, plan))
         raise
+    tell_sharing(pool, cluster, plan, emit=emit)
     return plan, record
 
 

@@ -5,6 +5,7 @@ import shlex
 
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.model.checkpoint import CheckpointsAnswer
+from clusterctl.plan.plan import SharingRun
 from clusterctl.plan.run_names import before_names
 from clusterctl.transport.interface import Request
 from clusterctl.verbs.checkpoints.candidates import newest_first
@@ -19,13 +20,16 @@ _SHOWN = 3
 
 def notice_sharing(
     nodes: Nodes, cluster: Cluster, written: Job, run: str, *, resumes: bool, emit: Emit
-) -> None:
+) -> tuple[SharingRun, ...]:
     """Warn of live runs that write to the same folder, and of checkpoints that are there.
 
     Args:
         cluster: the nodes and the job as it will run.
         written: the job before `{run}` is filled in.
         resumes: the checkpoints of the run before are expected there.
+
+    Returns:
+        The live runs that write to the folder of checkpoints.
     """
     folder = cluster.job.checkpoints
     folders = [folder] if folder else []
@@ -34,8 +38,23 @@ def notice_sharing(
         what = "writes its checkpoints to" if one.place == "checkpoints" else "works in"
         text = f"{one.view.title} is {one.view.state}, and {what} {one.folder}, too"
         emit(Notice(text=text, hint=own_folder_hint(written, one.place), level="warning"))
-    if not folder or resumes or any(one.place == "checkpoints" for one in live):
-        return
+    sharing = tuple(
+        SharingRun(
+            run=one.view.run,
+            began=one.view.began or 0.0,
+            nodes=tuple(answer.node.name for answer in one.view.nodes),
+        )
+        for one in live
+        if one.place == "checkpoints"
+    )
+    if folder and not resumes and not sharing:
+        _warn_of_older(nodes, cluster, written, run, folder, emit=emit)
+    return sharing
+
+
+def _warn_of_older(
+    nodes: Nodes, cluster: Cluster, written: Job, run: str, folder: str, *, emit: Emit
+) -> None:
     first = cluster.nodes[0]
     args = {"workdir": first.workdir, "path": folder, **unrecorded(run).args(cluster, first)}
     request = Request(op="checkpoints", args=args, stay=True)

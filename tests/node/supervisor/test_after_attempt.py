@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from clusterctl.node.checkpoints import origin
+from clusterctl.node.run.files.run_files import write_json
+from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.supervisor import after_attempt
+
+
+def test_what_another_run_may_have_written_meanwhile_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(origin, "is_alive", lambda _saved: True)  # its supervisor asks
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "step-5").mkdir()
+    job: Any = {"workdir": str(tmp_path), "checkpoints": "out", "run": "lab-1", "cluster": "lab"}
+    job |= {"node": "a", "state": str(tmp_path / "state")}
+    paths = NodePaths.of(job)
+    Path(paths.folder).mkdir(parents=True)
+    Path(paths.job).write_text(json.dumps(job))
+    write_json(paths.supervisor, {"began": time.time() - 60})
+    record: Any = SimpleNamespace(paths=paths)
+    (alone,) = after_attempt._sight(job, record)["checkpoints"]
+    assert (alone["run"], alone["beside"]) == ("lab-1", [])
+    write_json(paths.others, {"others": [{"run": "lab-2", "began": time.time() - 30}]})
+    (shared,) = after_attempt._sight(job, record)["checkpoints"]
+    assert (shared["run"], shared["beside"]) == ("", ["lab-1", "lab-2"])
 
 
 @pytest.mark.parametrize(("lost_after", "waits"), [(2.0, 6.0), (15.0, 16.0), (600.0, 60.0)])

@@ -11,11 +11,12 @@ import pytest
 
 from clusterctl.inventory.cluster import Job
 from clusterctl.plan.run_names import fill_job
-from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.events import Event, Notice, ignore
 from clusterctl.verbs.launch.notice_sharing import notice_sharing, own_folder_hint
+from clusterctl.verbs.launch.tell_sharing import tell_sharing
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
-from tests.verbs.run_answers import CLUSTER, RUN, part
+from tests.verbs.run_answers import CLUSTER, PLAN, RUN, part
 
 OTHER = "lab-20260102t000000-efgh"
 NODES = tuple(replace(node, workdir="/w/proj") for node in CLUSTER.nodes)
@@ -52,6 +53,39 @@ def test_a_live_run_in_the_same_folder_is_named_with_what_to_type() -> None:
     assert text == f"{OTHER} (base) is running, and works in /w/proj, too"
     own_folder = replace(JOB, checkpoints="ckpt/{run}")
     assert notices(own_folder, live(checkpoints=f"ckpt/{OTHER}")) == []
+
+
+def test_the_runs_that_share_the_folder_are_told_of_each_other() -> None:
+    elsewhere = replace(CLUSTER.nodes[0], name="c", host="c", workdir="/w/proj")
+    cluster = replace(CLUSTER, nodes=NODES, left_out=(elsewhere,), shared=("/w",))
+    cluster = replace(cluster, job=fill_job(JOB, RUN, ""))
+    there = {**live(checkpoints="ckpt"), "began": 5.0}
+    answers: dict[str, Any] = {
+        name: {
+            "runs": [Message({"runs": [there] if name == "c" else []})],
+            "note-runs": [Message({"noted": True})],
+        }
+        for name in "abc"
+    }
+    everywhere = replace(cluster, nodes=(*NODES, elsewhere))
+    pool = FakePool(everywhere, answers)
+    (sharing,) = notice_sharing(pool, cluster, JOB, RUN, resumes=False, emit=ignore)
+    assert (sharing.run, sharing.nodes) == (OTHER, ("c",))
+    told: list[Event] = []
+    plan = replace(PLAN, run=RUN, sharing=(sharing,))
+    tell_sharing(pool, cluster, plan, emit=told.append)
+    seen = {
+        name: (request.args["run"], request.args["others"][0]["run"])
+        for name, request in pool.requests
+        if request.op == "note-runs"
+    }
+    assert seen == {"a": (RUN, OTHER), "b": (RUN, OTHER), "c": (OTHER, RUN)}
+    assert told == []
+    del answers["c"]
+    tell_sharing(FakePool(everywhere, answers), cluster, plan, emit=told.append)
+    (notice,) = told
+    assert isinstance(notice, Notice)
+    assert notice.text == f"c: a restart of {OTHER} may take checkpoints of {RUN} for its own"
 
 
 def test_an_ended_run_counts_if_its_checkpoints_are_there() -> None:

@@ -61,6 +61,8 @@ class NodePaths:
         self.events = os.path.join(folder, EVENTS)
         self.end = os.path.join(folder, "end.json")
         self.attempts = os.path.join(folder, "attempts.json")
+        self.others = os.path.join(folder, "others.json")
+        """Runs of other nodes that may write to this run's folder of checkpoints."""
         self.barred = os.path.join(folder, "barred")
         """Its presence means that the run never started here and never will."""
         self.reserve = os.path.join(folder, "reserve")
