@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Job
-from clusterctl.plan.output_folder import own_folder
+from clusterctl.plan.command.output_folder import own_folder
 
 _PLACE = re.compile(r"\{\{(run|name)\}\}|(?<!\$)\{(run|name)\}")
 

@@ -5,7 +5,7 @@ import re
 from typing import Literal
 
 from clusterctl.inventory.cluster import Cluster, Node
-from clusterctl.plan.calls import in_code
+from clusterctl.plan.command.calls import in_code
 from clusterctl.values import dataclass
 
 Role = Literal["shared", "workdir", "checkpoints", "needs", "command", "state", "cache"]

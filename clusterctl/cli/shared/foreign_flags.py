@@ -12,7 +12,7 @@ from clusterctl.inventory.cluster import Job, Ssh
 from clusterctl.inventory.kinds import Kind
 from clusterctl.inventory.schema import DefaultsSection, NetworkSection
 from clusterctl.inventory.settings import keys_of
-from clusterctl.plan.launcher_flags import (
+from clusterctl.plan.command.launcher_flags import (
     INCLUDE,
     VISIBLE,
     hosts_and_gpus,

@@ -21,7 +21,7 @@ from clusterctl.cli.shared.options import (
 )
 from clusterctl.errors import UsageError
 from clusterctl.inventory import kinds
-from clusterctl.plan.launcher_flags import shell_words, start_of
+from clusterctl.plan.command.launcher_flags import shell_words, start_of
 from clusterctl.plan.options import FLAGGED
 
 logger = logging.getLogger("clusterctl")

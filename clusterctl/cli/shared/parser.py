@@ -280,7 +280,7 @@ class Parser(argparse.ArgumentParser):
     def _foreign_verb(self, wrong: str) -> tuple[str, str] | None:
         """Return the message and the hint for a verb of another tool; None: it is none."""
         from clusterctl.cli.shared.foreign_verbs import answer_to  # noqa: PLC0415  (only for an error)
-        from clusterctl.plan.launcher_flags import start_of  # noqa: PLC0415  (the same)
+        from clusterctl.plan.command.launcher_flags import start_of  # noqa: PLC0415  (the same)
 
         at = list(self.words).index(wrong)
         before, rest = self.words[:at], self.words[at + 1 :]

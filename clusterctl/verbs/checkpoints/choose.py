@@ -210,7 +210,7 @@ def _damaged(found: Candidates, others: list[tuple[str, str]], taken: str) -> li
     A file that was changed after the run's end has a time at which no run wrote.
     """
     whys = dict(others)
-    seen = {one.name: one for candidates in reversed(found.values()) for one in candidates}
+    seen = {one.name: one for node in [*found][::-1] for one in found[node]}
     limit = seen[taken].step
     return [
         f"{name}: {whys[name]}; {one.why}"

@@ -10,7 +10,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.metrics import Metrics, read_metrics
 from clusterctl.model.answers import MetricsAnswer, SamplesAnswer
 from clusterctl.model.samples import Samples
-from clusterctl.plan.output_folder import own_folder
+from clusterctl.plan.command.output_folder import own_folder
 from clusterctl.plan.run_names import fill_text
 from clusterctl.transport.interface import Request
 from clusterctl.values import dataclass

@@ -13,9 +13,10 @@ from clusterctl.inventory.other_programs.allocation import SBATCH, program_in
 from clusterctl.inventory.secret_values import is_secret
 from clusterctl.node.notify.deliver import receiver
 from clusterctl.node.run.files.node_job import has_checkpoint
-from clusterctl.plan import launchers, own_world
-from clusterctl.plan.calls import in_folder
-from clusterctl.plan.entry_script import (
+from clusterctl.plan import launchers
+from clusterctl.plan.command import own_world
+from clusterctl.plan.command.calls import in_folder
+from clusterctl.plan.command.entry_script import (
     assigns_local,
     fixed_rank,
     local_endpoints,
@@ -25,9 +26,9 @@ from clusterctl.plan.entry_script import (
     rendezvous_assignments,
     submits_jobs,
 )
-from clusterctl.plan.launcher_flags import start_of
-from clusterctl.plan.nodes_apart import alone
-from clusterctl.plan.output_folder import named_folders, own_folder
+from clusterctl.plan.command.launcher_flags import start_of
+from clusterctl.plan.command.nodes_apart import alone
+from clusterctl.plan.command.output_folder import named_folders, own_folder
 from clusterctl.verbs.events import Emit, Notice
 from clusterctl.verbs.launch.script_text import text_of
 from clusterctl.verbs.runs.join_failure import IN_PYTHON

@@ -13,10 +13,10 @@ from clusterctl.node.launchers.context import argument
 from clusterctl.node.launchers.known import REPLANNED
 from clusterctl.node.notify.deliver import problem_of
 from clusterctl.plan import launchers
-from clusterctl.plan.calls import SCRIPTS
-from clusterctl.plan.launcher_flags import start_of
+from clusterctl.plan.command.calls import SCRIPTS
+from clusterctl.plan.command.launcher_flags import start_of
+from clusterctl.plan.command.nested import require_no_launcher
 from clusterctl.plan.make import require_command
-from clusterctl.plan.nested import require_no_launcher
 
 
 def require_job(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from clusterctl.inventory.cluster import Cluster, Job, Node
 from clusterctl.model.checkpoint import NodeCheckpoint
 from clusterctl.model.node_run import Resumed
-from clusterctl.plan.output_folder import own_folder
+from clusterctl.plan.command.output_folder import own_folder
 from clusterctl.plan.run_names import fill_text
 from clusterctl.values import dataclass
 from clusterctl.verbs.rpc import run_args

@@ -342,7 +342,7 @@ class RunLog:
 
     def _warn_of_nested(self, node: str, event: Mapping[str, Any]) -> Notice:
         """Return a warning that each rank starts a launcher, with what to type instead."""
-        from clusterctl.plan.nested import once_a_node  # noqa: PLC0415  (few runs have one)
+        from clusterctl.plan.command.nested import once_a_node  # noqa: PLC0415  (few runs have one)
 
         what = f"rank {event.get('rank')} started {event.get('launcher')} of its own"[:100]
         hint = f"to run the script once per node: {once_a_node(self.cluster.job.command)}"

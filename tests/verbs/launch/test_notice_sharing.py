@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_the_runs_that_share_the_folder_are_told_of_each_other() -> None:
     plan = replace(PLAN, run=RUN, sharing=(sharing,))
     tell_sharing(pool, cluster, plan, emit=told.append)
     seen = {
-        name: (request.args["run"], request.args["others"][0]["run"])
+        name: (request.args["run"], cast("Any", request.args["others"])[0]["run"])
         for name, request in pool.requests
         if request.op == "note-runs"
     }

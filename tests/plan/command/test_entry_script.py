@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.plan.entry_script import (
+from clusterctl.plan.command.entry_script import (
     assigns_local,
     fixed_rank,
     local_endpoints,

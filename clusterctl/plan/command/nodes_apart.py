@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.wrap import DOCKER_LIKE
-from clusterctl.plan.launcher_flags import Start
+from clusterctl.plan.command.launcher_flags import Start
 
 LOCAL = re.compile(
     r"(?:localhost(?:\.localdomain)?|127(?:\.\d+){3}|\[?::1\]?|0\.0\.0\.0"

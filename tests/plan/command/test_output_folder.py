@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.inventory.cluster import Job
-from clusterctl.plan.output_folder import own_folder
+from clusterctl.plan.command.output_folder import own_folder
 from clusterctl.plan.run_names import fill_job
 
 

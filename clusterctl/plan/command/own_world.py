@@ -13,7 +13,7 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import BadRange, expand_hosts
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON
 from clusterctl.plan import launchers
-from clusterctl.plan.calls import (
+from clusterctl.plan.command.calls import (
     FOLDERS,
     SCRIPTS,
     Call,
@@ -24,10 +24,10 @@ from clusterctl.plan.calls import (
     is_shell,
     script_in,
 )
-from clusterctl.plan.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
-from clusterctl.plan.nested import Typed, once_a_node
-from clusterctl.plan.nodes_apart import LOCAL, alone, fixed_address, has_config, without_cpu
-from clusterctl.plan.shell import Step, read_script
+from clusterctl.plan.command.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
+from clusterctl.plan.command.nested import Typed, once_a_node
+from clusterctl.plan.command.nodes_apart import LOCAL, alone, fixed_address, has_config, without_cpu
+from clusterctl.plan.command.shell import Step, read_script
 from clusterctl.values import dataclass
 
 _TRIVIAL = frozenset({"echo", "printf", "disown", "exit", "sleep", "date", "set"})

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.plan.calls import calls_of
-from clusterctl.plan.shell import Step, read_script
+from clusterctl.plan.command.calls import calls_of
+from clusterctl.plan.command.shell import Step, read_script
 
 OURS = {"NNODES": "$NNODES", "MASTER_ADDR": "$MASTER_ADDR"}
 

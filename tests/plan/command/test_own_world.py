@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.inventory.cluster import Cluster
+from clusterctl.plan.command.own_world import Problem, words_of
 from clusterctl.plan.effective import effective
 from clusterctl.plan.options import Options
-from clusterctl.plan.own_world import Problem, words_of
 from tests.plan.conftest import node
 
 LAB = Cluster(name="lab", nodes=(node(0), node(1)))

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE, split_options
 from clusterctl.node.supervisor.worlds.launcher_names import split_launcher
-from clusterctl.plan.shell import Step, read_script
+from clusterctl.plan.command.shell import Step, read_script
 from clusterctl.values import dataclass
 
 _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -12,9 +12,9 @@ from clusterctl.cli.shared.launch_options import launch_flags
 from clusterctl.cli.shared.parser import build_parser
 from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.plan.command.launcher_flags import start_of
+from clusterctl.plan.command.nested import require_no_launcher
 from clusterctl.plan.effective import effective
-from clusterctl.plan.launcher_flags import start_of
-from clusterctl.plan.nested import require_no_launcher
 from clusterctl.plan.options import Options
 from tests.plan.conftest import node
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
-from clusterctl.plan.shell_tokens import Token, substitution_end, tokens
+from clusterctl.plan.command.shell_tokens import Token, substitution_end, tokens
 from clusterctl.values import dataclass
 
 _NAME = re.compile(r"[A-Za-z_]\w*")

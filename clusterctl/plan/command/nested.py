@@ -13,8 +13,8 @@ from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.inventory.wrap import APPTAINER_LIKE, DOCKER_LIKE
 from clusterctl.node.supervisor.worlds.launcher_names import PYTHON
-from clusterctl.plan.calls import SCRIPTS, Call, calls_of_words
-from clusterctl.plan.launcher_flags import (
+from clusterctl.plan.command.calls import SCRIPTS, Call, calls_of_words
+from clusterctl.plan.command.launcher_flags import (
     EXCLUDE,
     GPUS,
     INCLUDE,
