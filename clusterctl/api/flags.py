@@ -33,6 +33,8 @@ class LaunchFlags(TypedDict, total=False):
     workdir: str | None
     name: str | None
     env: Mapping[str, str] | None
+    env_from: Sequence[str] | None
+    """Variables of this process that the ranks get, besides those of the inventory."""
     master_port: int | None
     max_restarts: int | None
     max_time: float | None
@@ -96,6 +98,7 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
     overrides = Options(
         **settings,
         env=tuple((flags.get("env") or {}).items()),
+        env_from=tuple(map(_variable, flags.get("env_from") or ())),
         debug=bool(flags.get("debug")),
         origins=flags.get("origins") or {},
     )
@@ -116,6 +119,13 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
 def agreement(yes: bool | Callable[[LargeCopy], bool]) -> Callable[[LargeCopy], bool]:  # noqa: FBT001
     """Return what says whether a sync may copy very much."""
     return yes if callable(yes) else lambda _: yes
+
+
+def _variable(name: str) -> str:
+    try:
+        return str(kinds.VARIABLE.read(name))
+    except InvalidValue as error:
+        raise UsageError(f"env_from: expected {error.wanted}, found {name!r}") from error
 
 
 def folder(workdir: str | None) -> str | None:

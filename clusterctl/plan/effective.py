@@ -13,7 +13,7 @@ from clusterctl.plan import launchers
 from clusterctl.plan.options import SETTINGS, Options
 
 _OVERRIDES = {one.name for one in fields(Options)} & settings_of(Job).keys() - {
-    "launcher", "launcher_args", "env",
+    "launcher", "launcher_args", "env", "env_from",
 }  # fmt: skip
 """The options that override a setting of the job as they are."""
 
@@ -69,8 +69,10 @@ def _job(job: Job, options: Options) -> Job:
     given: dict[str, Any] = {name: getattr(options, name) for name in names}
     return replace(
         _relaunched(job, options),
-        env=tuple({**dict(job.env), **env}.items()),
-        env_from=tuple(name for name in job.env_from if name not in env),
+        env=tuple({**{n: v for n, v in job.env if n not in options.env_from}, **env}.items()),
+        env_from=tuple(
+            n for n in dict.fromkeys((*job.env_from, *options.env_from)) if n not in env
+        ),
         hang=replace(job.hang, after=after, action=options.hang_action or job.hang.action),
         restart=replace(job.restart, **given_restart),
         **given,

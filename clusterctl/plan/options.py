@@ -33,6 +33,8 @@ class Options:
     command: tuple[str, ...] = ()
     """After `--`; empty: the job's."""
     env: tuple[tuple[str, str], ...] = ()
+    env_from: tuple[str, ...] = ()
+    """Besides the inventory's."""
     master_port: int | None = setting(kinds.PORT, flag="port of the rendezvous", metavar="P")
     max_restarts: int | None = setting(
         kinds.COUNT, flag="let the launcher restart ranks", metavar="N"
@@ -108,5 +110,6 @@ def _flagged() -> dict[str, Setting]:
 _UNSET = {one.name: one.default for one in fields(Options)}
 FLAGGED = _flagged()
 """The settings of a launch that have a flag."""
-SETTINGS = tuple(one.name for one in fields(Options) if one.name not in {"env", "debug", "origins"})
+_MANY = frozenset({"env", "env_from", "debug", "origins"})
+SETTINGS = tuple(one.name for one in fields(Options) if one.name not in _MANY)
 """The options that are one value each; the variables of `env` have an origin each."""

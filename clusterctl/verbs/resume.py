@@ -236,7 +236,9 @@ def _taken_over(before: RunRecord, given: Options) -> Options:
     kept = [f"env.{name}" for name in env if name not in own]
     origins = dict.fromkeys((*found, *kept), _origin(before))
     merged = tuple({**env, **own}.items())
-    return replace(given, **found, env=merged, origins={**origins, **given.origins})
+    secrets = tuple(dict.fromkeys((*(old.get("env_from") or ()), *given.env_from)))
+    origins = {**origins, **given.origins}
+    return replace(given, **found, env=merged, env_from=secrets, origins=origins)
 
 
 def _origin(before: RunRecord) -> str:

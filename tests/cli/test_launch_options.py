@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,9 @@ def test_values_may_hold_anything() -> None:
     assert plan.env == (("A", "b=c d"), ("E", ""))
 
 
-@pytest.mark.parametrize("words", [("--env", "A"), ("--env", "=b"), ("--name", "a b")])
+@pytest.mark.parametrize(
+    "words", [("--env", "=b"), ("--name", "a b"), ("--env", "A B"), ("--env-file", "/none")]
+)
 def test_what_cannot_be_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=words[0]):
         options(*words)
@@ -191,3 +194,27 @@ def test_launcher_arguments_do_not_swallow_a_flag(
         "hint: if it is the launcher's:"
         f" clusterctl launch --launcher-args={flag} --gpus 2 -- train.py\n"
     )
+
+
+def test_variables_without_a_value_and_those_of_a_file_are_never_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KEY", "TOKEN", "EMPTY"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / ".env"
+    file.write_text("# mine\n\nexport KEY='a b'  # quoted\nTOKEN=x=y#z\nEMPTY=\n")
+    plan = options("--env", "A=1", "--env", "HF_TOKEN", "--env-file", str(file)).overrides
+    assert plan.env == (("A", "1"),)
+    assert plan.env_from == ("KEY", "TOKEN", "EMPTY", "HF_TOKEN")
+    assert [os.environ[name] for name in ("KEY", "TOKEN", "EMPTY")] == ["a b", "x=y#z", ""]
+
+
+@pytest.mark.parametrize(
+    "line", ["KEY", "KEY=s3cret word", "KEY='s3cret", "1KEY=s3cret", "=s3cret"]
+)
+def test_a_line_that_is_no_variable_is_named_without_its_text(tmp_path: Path, line: str) -> None:
+    file = tmp_path / ".env"
+    file.write_text(f"A=1\n{line}\n")
+    with pytest.raises(UsageError, match=r"\.env: line 2: expected NAME=VALUE") as caught:
+        module.read_env_file(file)
+    assert "s3cret" not in f"{caught.value} {caught.value.hint}"

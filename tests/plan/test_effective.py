@@ -142,3 +142,11 @@ def test_a_launcher_without_restarts_takes_none_of_them() -> None:
     assert wanted.job.launcher == "direct"
     with pytest.raises(UsageError, match="does not restart ranks"):
         effective(LAB, Options(launcher="direct", max_restarts=1))
+
+
+def test_a_variable_is_taken_from_the_shell_or_has_a_value() -> None:
+    lab = replace(LAB, job=replace(LAB.job, env_from=("TOKEN", "KEY")))
+    options = Options(env=(("KEY", "1"),), env_from=("A", "NEW", "TOKEN"))
+    job = effective(effective(lab, options), options).job
+    assert job.env == (("B", "2"), ("KEY", "1"))
+    assert job.env_from == ("TOKEN", "A", "NEW")

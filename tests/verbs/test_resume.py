@@ -350,3 +350,9 @@ def test_the_file_of_one_rank_is_warned_of_where_each_rank_gets_its_path(
     resumed(before, cluster, pool, checkpoint=f"/out/{name}", emit=events.append)
     told = [one for one in events if isinstance(one, Notice) and "file of one rank" in one.text]
     assert bool(told) is warned
+
+
+def test_variables_from_the_shell_are_taken_over_by_name() -> None:
+    before = replace(BEFORE, options=plain(Options(env_from=("HF_TOKEN",))))
+    taken = resume._taken_over(before, Options(env_from=("KEY", "HF_TOKEN")))
+    assert taken.env_from == ("HF_TOKEN", "KEY")

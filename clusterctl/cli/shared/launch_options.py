@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -57,8 +58,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             add("--exclude-quarantined", action="store_true", help=help_)
         if name == "workdir":
             add("--name", default="", help="a name of your own for the run")
-            env = "environment variable of every rank; repeatable"
-            add("--env", action="append", default=[], metavar="K=V", help=env)
+            env = "environment variable of every rank; K alone: from this shell, never recorded"
+            add("--env", action="append", default=[], metavar="K[=V]", help=env)
+            file = "file of K=V lines: variables of every rank, never recorded; repeatable"
+            add("--env-file", action="append", default=[], metavar="FILE", help=file)
     add("-d", "--detach", action="store_true", help="start the run and do not follow it")
     add("--dry-run", action="store_true", help="print what would be started, and start nothing")
     add("--no-check", action="store_true", help="do not check the nodes first")
@@ -110,14 +113,45 @@ def launch_flags(args: argparse.Namespace, quiet: Callable[[], object]) -> Launc
         if variable:
             origins[name] = variable
     taken = {name: getattr(args, name) for name in LaunchFlags.__annotations__ if name in args}
-    flags = {**taken, **values, "env": dict(map(_pair, args.env)), "origins": origins}
+    secrets = [pair for path in args.env_file for pair in read_env_file(Path(path))]
+    os.environ.update(secrets)  # from there they are taken, as those of `env_from`
+    names = [*(name for name, _ in secrets), *(one for one in args.env if "=" not in one)]
+    env = dict(map(_pair, (one for one in args.env if "=" in one)))
+    flags = {**taken, **values, "env": env, "env_from": names, "origins": origins}
     flags["yes"] = args.yes or asks_to_copy(quiet)
     return cast("LaunchFlags", flags)  # each was read by its own type above
 
 
 def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        hint = f"--env {shlex.quote(name or 'NAME')}=VALUE"
-        raise UsageError(f"--env: expected NAME=VALUE, found {text!r}", hint=hint)
+    name, _, value = text.partition("=")
+    if not name:
+        raise UsageError(f"--env: expected NAME=VALUE, found {text!r}", hint="--env NAME=VALUE")
     return name, value
+
+
+def read_env_file(path: Path) -> list[tuple[str, str]]:
+    """Return the variables of a file such as `.env`.
+
+    Raises:
+        UsageError: a line is no `NAME=VALUE`; its text, which may be a secret, is not shown.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--env-file {path}: expected a text file, found none: {error}") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            words = ["", ""]
+        if words[:1] == ["export"]:
+            del words[0]
+        name, equals, value = words[0].partition("=") if len(words) == 1 else ("", "", "")
+        if words and not (equals and name.isidentifier()):
+            raise UsageError(
+                f"--env-file {path}: line {number}: expected NAME=VALUE, quoted if it has spaces",
+                hint="one variable a line: NAME=VALUE or NAME='A VALUE'",
+            )
+        found += [(name, value)] if words else []
+    return found

@@ -103,7 +103,8 @@ def _as_written(record: RunRecord, now: Job, find: Find) -> Job:
     set_then = {name for name, value in old.items() if value is not None}
     env = {name: value for name, value in then.env if name not in flagged}
     env |= {name: value for name, value in now.env if name in flagged}
-    same_names = set(then.env_from) == set(now.env_from) - flagged
+    typed = set(old.get("env_from") or ())
+    same_names = set(then.env_from) - typed == set(now.env_from) - flagged - typed
     # Those of --max-restarts are among the launcher's arguments.
     args_flagged = {"launcher_args", "max_restarts"} & set_then
     set_by_flag = {name: getattr(now, name) for name in _FLAGS if name in set_then}
