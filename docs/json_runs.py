@@ -216,6 +216,8 @@ class StatusDocument(Document):
     """How often it was hung, and then ran again."""
     stragglers: list[StatusStraggler]
     """The ranks that keep the others waiting, while the run is `running`."""
+    alone: list[str]
+    """The nodes whose ranks were not seen connected to another node: they may train alone."""
     fell: list[StatusFell]
     """The nodes on which the use of GPUs or CPUs fell and has not risen since."""
     quarantined: list[Quarantined]

@@ -303,6 +303,8 @@ class NodeRun:
     command: tuple[str, ...] = ()
     launcher_joined: bool | None = None
     """Whether the launcher reached the master; null: it has no rendezvous, or did not say."""
+    alone: str = ""
+    """`trains-alone` or `never-met`: no rank was seen connected to another node."""
     world_size: Rank = 0
     """0: unknown."""
     min_nodes: Count = 0

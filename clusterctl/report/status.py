@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clusterctl.checks.wording import counted
-from clusterctl.inventory.ranges import name_hosts
+from clusterctl.inventory.ranges import fold_hosts, name_hosts
 from clusterctl.logs import ranks
 from clusterctl.logs.excerpt import excerpt
 from clusterctl.logs.first_cause import FirstCause
@@ -139,6 +139,9 @@ def _output(console: Console, view: RunStatus) -> None:
         )
     for node, one in view.stragglers:
         console.print(safe_text(f"  slow     {slow_rank(node, one)}", "yellow"))
+    if view.alone:
+        text = f"{fold_hosts(view.alone)}: no connection of its ranks to another node was seen"
+        console.print(safe_text(f"  alone    {text}", "yellow"))
     if view.fell:
         console.print(safe_text(f"  fell     {fall(view.fell)}", "yellow"))
     if pace := pace_words(view.pace):

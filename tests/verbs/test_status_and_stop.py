@@ -1021,3 +1021,24 @@ def test_a_run_is_hung_while_it_lives(a: NodeRun, b: NodeRun, state: str) -> Non
     told = f"stacks   clusterctl dump {RUN}\n" in stream.getvalue()
     assert told is (state == "hung")
     assert ("resumed  2 times" in stream.getvalue()) is (a.false_alarms == 2)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "named"),
+    [
+        ("", "", ""),
+        ("trains-alone", "", "a"),
+        ("never-met", "", ""),  # too brief to be seen on a
+        ("never-met", "never-met", "a,b"),
+    ],
+)
+def test_nodes_that_train_alone_are_named(
+    a: str, b: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {"a": node_run("a", "finished", alone=a), "b": node_run("b", "finished", alone=b)}
+    view = view_of(RUN, CLUSTER, runs, {})
+    assert ",".join(view.alone) == named
+    assert view.document()["alone"] == list(view.alone)
+    line = f"  alone    {named}: no connection of its ranks to another node was seen"
+    show_status(Screen(), view)
+    assert (line in capsys.readouterr().out) is bool(named)

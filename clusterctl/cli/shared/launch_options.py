@@ -1,6 +1,7 @@
 """The options of `launch`, which `resume` takes too: from flags, else from `CLUSTERCTL_*`."""
 
 import argparse
+import itertools
 import logging
 import os
 import re
@@ -115,11 +116,18 @@ def launch_flags(args: argparse.Namespace, quiet: Callable[[], object]) -> Launc
     taken = {name: getattr(args, name) for name in LaunchFlags.__annotations__ if name in args}
     secrets = [pair for path in args.env_file for pair in read_env_file(Path(path))]
     os.environ.update(secrets)  # from there they are taken, as those of `env_from`
-    names = [*(name for name, _ in secrets), *(one for one in args.env if "=" not in one)]
+    names = [*(name for name, _ in secrets), *(_name(one) for one in args.env if "=" not in one)]
     env = dict(map(_pair, (one for one in args.env if "=" in one)))
     flags = {**taken, **values, "env": env, "env_from": names, "origins": origins}
     flags["yes"] = args.yes or asks_to_copy(quiet)
     return cast("LaunchFlags", flags)  # each was read by its own type above
+
+
+def _name(text: str) -> str:
+    if not text.isidentifier():
+        hint = "--env NAME, from this shell, or --env NAME=VALUE"
+        raise UsageError(f"--env: expected a variable, found {text!r}", hint=hint)
+    return text
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -142,9 +150,11 @@ def read_env_file(path: Path) -> list[tuple[str, str]]:
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            words = shlex.split(line, comments=True)
+            words = shlex.split(line)
         except ValueError:
-            words = ["", ""]
+            words = [] if line.lstrip().startswith("#") else ["", ""]
+        # A `#` within a word is no comment.
+        words = list(itertools.takewhile(lambda word: not word.startswith("#"), words))
         if words[:1] == ["export"]:
             del words[0]
         name, equals, value = words[0].partition("=") if len(words) == 1 else ("", "", "")

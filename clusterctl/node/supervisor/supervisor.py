@@ -173,6 +173,7 @@ class Supervisor:
             "began": self.began,
             "ranks": self._ranks.snapshots(),
             "launcher_joined": self._ranks.gathering.launcher_joined,
+            "alone": self._ranks.gathering.alone,
             "seconds_left": None if self._job["node_rank"] else seconds_left(self._job),
             "nodes": self._members.nodes if self._job["node_rank"] == 0 else None,
             "elsewhere": self._housekeeping.elsewhere,

@@ -215,6 +215,6 @@ def _require_set(key: str, names: Sequence[str]) -> None:
     if missing:
         raise UsageError(
             f"{key}: expected {', '.join(missing)} in this shell's environment, found none",
-            hint=f"export {missing[0]}=..., or give launch or resume --env-file FILE; or take it out"
-            f" of {key} in the inventory",
+            hint=f"export {missing[0]}=..., or give launch or resume --env-file FILE; or take it"
+            f" out of {key} in the inventory",
         )

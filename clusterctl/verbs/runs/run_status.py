@@ -258,6 +258,16 @@ class RunStatus:
         return tuple((node, one) for node, run in known for one in run.stragglers)
 
     @property
+    def alone(self) -> tuple[str, ...]:
+        """The nodes whose ranks were not seen connected to another node's.
+
+        At its end a node may have met another one too briefly to be seen: then all must say so.
+        """
+        told = {node: run.alone for node, run in self.node_runs.items() if run.ranks}
+        every = all(told.values())
+        return tuple(node for node, how in told.items() if how == "trains-alone" or (how and every))
+
+    @property
     def fell(self) -> tuple[tuple[str, Fell], ...]:
         """The nodes on which use fell and has not risen since, the first one first."""
         known = self.node_runs.items() if self.state == "running" else ()
@@ -370,6 +380,7 @@ class RunStatus:
             "verdict": plain(self.verdict),
             "false_alarms": self.false_alarms,
             "stragglers": [{**plain(one), "node": node} for node, one in self.stragglers],
+            "alone": list(self.alone),
             "fell": [{**plain(one), "node": node} for node, one in self.fell],
             "quarantined": plain(self.quarantined),
             "checkpoints": self.checkpoints or None,

@@ -156,6 +156,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
         "command": job.get("argv"),
         "launcher": job.get("launcher"),
         "launcher_joined": snapshot.get("launcher_joined"),
+        "alone": snapshot.get("alone", ""),
         "world_size": job.get("world_size"),
         "min_nodes": job.get("min_nodes", 0),
         "resumed": job.get("resumed"),

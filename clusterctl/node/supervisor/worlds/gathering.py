@@ -77,6 +77,11 @@ class Gathering:
         rank.joined = True
         self._record.event("rank-joined", rank=rank.rank)
 
+    @property
+    def alone(self) -> str:
+        """The event that told that no rank is connected to another node; empty: none did."""
+        return self._lone.alone
+
     def over(self) -> None:
         """Tell at a good end whether this node's ranks were never connected to another node's."""
         self._lone.over(self._ranks.values())

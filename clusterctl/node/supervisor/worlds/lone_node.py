@@ -35,6 +35,8 @@ class LoneNode:
         seen = job["launcher"] != "ray" and not started_by_client(job)
         self.pending = seen and job["nnodes"] > 1
         """It should meet another node, and has not; that was not told yet."""
+        self.alone = ""
+        """The event that told it."""
         self._next_look = 0.0
         self._stepped: Optional[float] = None
 
@@ -67,6 +69,6 @@ class LoneNode:
             self._tell("never-met")
 
     def _tell(self, kind: str) -> None:
-        self.pending = False
+        self.pending, self.alone = False, kind
         where = self._job["master"]
         self._record.event(kind, master="%s:%d" % (where["address"], where["port"]))
