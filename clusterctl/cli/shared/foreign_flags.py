@@ -25,6 +25,7 @@ from clusterctl.values import dataclass
 _OURS = {
     "-w": "--nodes", "--hosts": "--nodes", "-x": "--exclude", "--exclude-nodes": "--exclude",
     "--exclude-hosts": "--exclude", "--retries": "--restarts", "--procs": "--procs-per-node",
+    "--nodelist": "--nodes", "--job-name": "--name", "-J": "--name",
 }  # fmt: skip
 _OUR_SWITCHES = {
     "--avoid": "--exclude-quarantined", "--avoid-quarantined": "--exclude-quarantined",
@@ -87,6 +88,8 @@ def answer_to(flag: str, value: str, known: Callable[[str], bool]) -> Answer | N
         return _instead(flag, ours, value)
     # Without a job, `-f` may stand for "force".
     readers: list[_Reader] = [_hostfile, _of_inventory] if name != "-f" else [_of_inventory]
+    if known("--failed"):  # of `runs`, which are no settings of an inventory
+        readers = []
     if known("--launcher"):
         readers = [_hostfile, _needless, _passed_on, _of_sbatch, _translated, _of_inventory]
     found = (read(flag, name, value) for read in readers)

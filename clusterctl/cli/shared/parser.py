@@ -178,6 +178,14 @@ class Parser(argparse.ArgumentParser):
         if self.command and not wrong.startswith("-") and self.prog.endswith(" exec"):
             what = f"expected nodes in --nodes, found {wrong!r} before the `--`"
             self._end(what, self._typed([*self._own_words(rest), "--nodes", ",".join(rest)]))
+        at = self.words.index(wrong) if wrong in self.words else 0
+        listed = at > 1 and self.words[at - 2] in _NODE_LISTS and self.words[at - 1][:1].isalpha()
+        if listed and wrong[:1].isalpha() and (self.command or not self.takes_command):
+            flag = self.words[at - 2]
+            joined = ",".join((self.words[at - 1], *rest))
+            others = [word for word in self.words[at:] if word not in rest]
+            what = f"{flag}: expected names with commas, found {wrong!r} after a space"
+            self._end(what, self._typed([*self.words[: at - 1], joined, *others]))
         if self.command and not wrong.startswith("-"):
             what = f"expected the program's own words after it, found {wrong!r} before the `--`"
             self.command = (*self.command, *rest)
@@ -274,7 +282,11 @@ class Parser(argparse.ArgumentParser):
                 if near := _nearest(name, flags):
                     typed = self._typed(with_word(self.words, near, name))
                     return f"{self.prog}: expected {name}, found {near}", typed
-            return f"{self.prog}: expected {names}, found none", self.example
+            example = shlex.split(self.example)
+            # What is typed stays: another run than the one that it names could be resumed.
+            more = example[example.index(names) :] if names in example else []
+            hint = self._typed((*self.words, *more)) if more else self.example
+            return f"{self.prog}: expected {names}, found none", hint
         return message.removeprefix("argument "), ""
 
     def _foreign_verb(self, wrong: str) -> tuple[str, str] | None:
@@ -302,6 +314,10 @@ class Parser(argparse.ArgumentParser):
                 [*before, verb, *flags, *bare],
             ]
         return f"there is no verb {wrong}: {why}", self._typed(next(filter(_parses, choices)))
+
+
+_NODE_LISTS = ("--nodes", "--exclude")
+"""Flags of which the value may be a list."""
 
 
 def _parses(words: Sequence[str]) -> bool:
