@@ -45,8 +45,9 @@ _OF_A_CHILD = re.compile(
 _TERMINATE = re.compile(r"terminate called (?:after throwing|without an active|recursively)")
 _WITHOUT_WORDS = re.compile("terminate called without an active exception")
 _WHAT = re.compile(r"\s*what\(\):\s+")
-_FATAL = re.compile(r"Fatal Python error: ")
-_ABORTED = re.compile(_FATAL.pattern + "Aborted")
+FATAL = re.compile(r"Fatal Python error: ")
+"""What Python says of a crash, in front of the stacks of all threads."""
+_ABORTED = re.compile(FATAL.pattern + "Aborted")
 _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout|watchdog got stuck for"
     r"|Aborting process on rank \d+ due to |CUDA error during (?:start|end) event query: "
@@ -205,7 +206,7 @@ def _errors(lines: Sequence[str]) -> Tuple[List[PrintedError], List[int]]:
             errors.append(PrintedError(shown, index, begins, echo=echoes(shown)))
         elif _ABORTED.match(text) and errors and not (ordinary and ordinary[-1] > errors[-1].at):
             pass  # the error above it called abort()
-        elif _FATAL.match(text) or _WATCHDOG.search(text):
+        elif FATAL.match(text) or _WATCHDOG.search(text):
             errors.append(PrintedError(text.strip(), index, begins, echo=echoes(text)))
         elif _EXCEPTION.match(text.strip()) and not text.startswith("  "):
             shown, index = _shown(lines[index], texts, index)

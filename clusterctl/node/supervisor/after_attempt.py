@@ -14,6 +14,7 @@ from clusterctl.node.peer_link.restart_messages import (
     MOST_WITHOUT,
     WHY_LIMIT,
 )
+from clusterctl.node.printed_error import FATAL
 from clusterctl.node.probe.connect import connect_to
 from clusterctl.node.restart.agreement import tell_sight
 from clusterctl.node.restart.node_check import node_check
@@ -90,7 +91,10 @@ def _last_lines(record: RunFiles, rank: Optional[int]) -> List[str]:
     """Return what a rank, or the launcher, printed last in this attempt."""
     log = LAUNCHER_LOG if rank is None else RANK_LOG % rank
     text = record.log_end(log, LOG_TAIL).decode("utf-8", "replace")
-    return [line[:LINE_CHARACTERS] for line in text.splitlines()[-LINES:]]
+    lines = [line[:LINE_CHARACTERS] for line in text.splitlines()]
+    # The stacks of many threads follow the line that says what happened.
+    fatal = [line for line in lines[:-LINES] if FATAL.match(line)][-1:]
+    return [*fatal, *lines[len(fatal) - LINES :]]
 
 
 def _sight(job: NodeJob, record: RunFiles) -> Dict[str, Any]:

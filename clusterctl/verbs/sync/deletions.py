@@ -99,7 +99,7 @@ def remarks(kept: Mapping[str, Sequence[str]], nodes: Iterable[NodeSync], *, emi
         if paths:
             alike.setdefault(_first(paths), []).append(name)
     for first, names in alike.items():
-        text = f"no longer synced, but still in this folder, so kept there: {first}"
+        text = f"no longer synced, but still in this folder, so kept there as last synced: {first}"
         emit(Notice(text=text, node=fold_hosts(names)))
     for node in nodes:
         if node.set_aside:

@@ -11,9 +11,22 @@ from typing import Any, cast
 import pytest
 
 from clusterctl.node.checkpoints import origin
+from clusterctl.node.peer_link.restart_messages import LINES
 from clusterctl.node.run.files.run_files import write_json
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.supervisor import after_attempt
+
+
+def test_the_line_that_tells_of_a_crash_is_told_with_the_last_ones() -> None:
+    def told(*lines: str) -> list[str]:
+        record: Any = SimpleNamespace(log_end=lambda *_: "\n".join(lines).encode())
+        return after_attempt._last_lines(record, 0)
+
+    stacks = [f"  File x.py, line {n}" for n in range(50)]
+    crash = "Fatal Python error: Segmentation fault"
+    assert told("step 1", crash, *stacks) == [crash, *stacks[-LINES + 1 :]]
+    assert told("step 1", *stacks) == stacks[-LINES:]
+    assert told(crash, *stacks[:3]) == [crash, *stacks[:3]]
 
 
 def test_what_another_run_may_have_written_meanwhile_is_told_as_such(

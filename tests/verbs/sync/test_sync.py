@@ -868,7 +868,7 @@ def test_what_is_newly_ignored_and_still_here_stays_on_the_nodes(
     assert (tmp_path / "a" / "weights" / "w.bin").read_bytes() == b"precious"
     assert (tmp_path / "b" / "weights" / "w.bin").read_bytes() == b"edited there"
     assert not (tmp_path / "a" / "old.py").exists()
-    text = "no longer synced, but still in this folder, so kept there: weights/w.bin"
+    text = "no longer synced, but still in this folder, so kept there as last synced: weights/w.bin"
     assert kept_lines(events) == [f"a,b: {text}"]
     # From now on it is the node's own, as all that no sync placed.
     again, events = run_sync(cluster, source)
