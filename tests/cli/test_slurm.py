@@ -211,6 +211,19 @@ def test_a_queued_job_shows_why_it_waits_and_is_cancelled(project: Project) -> N
     assert not (project.slurm.folder / project.name / "code").exists(), "nothing ran"
 
 
+def test_a_queued_job_runs_what_was_submitted_whatever_the_inventory_has_by_then(
+    project: Project,
+) -> None:
+    project.write(command=["echo.py", "first"], slurm={"nodes": 1, "hold": ""})
+    run = project.submit()
+    project.write(command=["echo.py", "second"])
+    (job,) = project.slurm.jobs()
+    project.slurm.run("scontrol", "release", job)
+    wait_until(lambda: not project.slurm.jobs())
+    assert '["first"]' in project.run("logs", run).stdout
+    assert project.status(run)["state"] == "finished"
+
+
 def test_a_job_that_slurm_ends_is_failed_with_slurms_word(project: Project) -> None:
     run = project.submit("--", "job.py", STEPS="2000")
     project.wait_for(run, "running")
@@ -267,15 +280,28 @@ def test_what_slurm_refuses_leaves_nothing_behind(project: Project) -> None:
         ({"slurm": {}}, (), "job.slurm.nodes: expected the number of nodes, found none"),
         ({}, ("--nodes", "node2"), "--nodes: expected no names of nodes"),
         ({"env_from": ["NO_SUCH_SECRET"]}, (), "NO_SUCH_SECRET"),
+        ({}, ("--", "no_such.py"), "command: expected the script no_such.py"),
+        ({}, ("--", "bash", "steps.sh"), "steps.sh:1: srun starts ranks on other machines"),
     ],
 )
 def test_what_could_not_be_submitted_is_refused_here(
     project: Project, job: dict[str, object], words: tuple[str, ...], message: str
 ) -> None:
     project.write(**job)
-    done = project.run("launch", *words, "--", "job.py")
+    (project.folder / "steps.sh").write_text("srun python train.py\n")
+    done = project.run("launch", *words, *(() if "--" in words else ("--", "job.py")))
     assert (done.returncode, project.slurm.jobs()) == (2, [])
     assert message in done.stderr
+    assert list(project.folder.glob("state/lab/*")) == []
+
+
+def test_a_resume_that_cannot_be_is_refused_before_the_queue(project: Project) -> None:
+    assert project.run("launch", "--", "echo.py").returncode == 0
+    done = project.run("resume", "--checkpoint", "latest")
+    assert (done.returncode, project.slurm.jobs()) == (2, [])
+    assert "job.resume_args: expected {checkpoint}" in done.stderr
+    assert "--run-id" not in done.stderr
+    assert len(list(project.folder.glob("state/lab/*"))) == 1
 
 
 def test_outside_of_an_allocation_a_check_tells_how_to_get_one(project: Project) -> None:

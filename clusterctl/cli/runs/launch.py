@@ -18,7 +18,7 @@ from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import show_plan
 from clusterctl.verbs.events import Event
-from clusterctl.verbs.launch.launch import Checked
+from clusterctl.verbs.launch.launch import Checked, validate
 from clusterctl.wire import SCHEMA, plain
 
 
@@ -36,8 +36,9 @@ def run(args: argparse.Namespace) -> int:
     cluster = load_all(args)
     if submits(args, cluster):
         with refusals(display):
-            overrides = launch_options(args.command, flags).overrides
-            return submit_and_follow(args, cluster, overrides)
+            options = launch_options(args.command, flags)
+            judge = partial(validate, options=options, emit=lambda _: None)
+            return submit_and_follow(args, cluster, options.overrides, judge)
     session = Session(cluster, accept_new=args.accept_new, fanout=args.fanout)
     with session, refusals(display):
         plan = partial(session.plan, args.command, **flags)

@@ -2,6 +2,7 @@
 
 <state>/<cluster>/<run>/
     batch.json   what was submitted, and the id of the Slurm job
+    hosts.yaml   the inventory as it was then, which the job reads
     job.sh       the script: it runs clusterctl inside of the job
     out, err     what that printed
     exit-code    what it ended with
@@ -20,6 +21,8 @@ from clusterctl.verbs.runs.records import BATCH, Records, write_private
 from clusterctl.wire import SCHEMA, plain
 
 FILE = BATCH
+SCRIPT_FILE = "job.sh"
+INVENTORY = "hosts.yaml"
 SCRIPT = """\
 #!/bin/sh
 # Written by clusterctl. Slurm gives it the folder of the run, and the command to run there.
@@ -83,6 +86,11 @@ class BatchJobs:
         wanted = self._records.resolve(run, part=part)
         found = (self._read(path) for path in self._records.root.glob(f"*/{wanted}/{FILE}"))
         return next(filter(None, found), None) if wanted else None
+
+    def inventory(self, run: str) -> Path | None:
+        """Return the file with the inventory that a run was submitted with, if it was."""
+        found = self._records.root.glob(f"*/{run}/{INVENTORY}") if run_id.is_word(run) else ()
+        return next(iter(found), None)
 
     def exit_code(self, batch: BatchJob) -> int | None:
         """Return what clusterctl ended with inside of the job; None: it has not, or was killed."""

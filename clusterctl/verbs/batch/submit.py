@@ -11,7 +11,7 @@ from clusterctl.own_files import make_private
 from clusterctl.state_folder import ANOTHER_FOLDER
 from clusterctl.values import dataclass
 from clusterctl.verbs.batch import slurm
-from clusterctl.verbs.batch.job import SCRIPT, BatchJob, BatchJobs
+from clusterctl.verbs.batch.job import INVENTORY, SCRIPT, SCRIPT_FILE, BatchJob, BatchJobs
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import Records, write_private
 
@@ -27,6 +27,8 @@ class Submission:
     folder: Path
     argv: tuple[str, ...]
     """The call of sbatch."""
+    nodes: str
+    """How many it asks for, such as `2` or `2-4`; empty: only their names are given."""
 
 
 def plan_submission(
@@ -61,28 +63,37 @@ def plan_submission(
         f"--output={folder}/out",
         f"--error={folder}/err",
         *(word for word in given if not word.startswith("--job-name=")),
-        str(folder / "job.sh"),
+        str(folder / SCRIPT_FILE),
         str(folder),
         *(sys.executable, "-u", "-m", "clusterctl", words[0], RUN_FLAG, run, *words[1:]),
     )
-    return Submission(run=run, folder=folder, argv=argv)
+    return Submission(run=run, folder=folder, argv=argv, nodes=options.get("nodes", ""))
 
 
 def submit(
-    cluster: Cluster, submission: Submission, jobs: BatchJobs, *, command: Sequence[str], name: str
+    cluster: Cluster,
+    submission: Submission,
+    jobs: BatchJobs,
+    inventory: bytes,
+    *,
+    command: Sequence[str],
+    name: str,
 ) -> BatchJob:
-    """Write the script, submit it, and keep what was submitted."""
+    """Write the script, submit it, and keep what was submitted; the inventory as it is now."""
     folder = submission.folder
+    script, kept = folder / SCRIPT_FILE, folder / INVENTORY
     try:
         make_private(folder.parent.parent, folder.parent, folder)
-        write_private(folder / "job.sh", SCRIPT)
+        write_private(script, SCRIPT)
+        write_private(kept, inventory.decode("utf-8", "surrogateescape"))
     except OSError as error:
         hint = getattr(error, "hint", "") or ANOTHER_FOLDER
         raise ClusterError(f"cannot write {folder}: {error.strerror}", hint=hint) from error
     try:
         job = slurm.submit(submission.argv)
     except ClusterError:
-        (folder / "job.sh").unlink()
+        script.unlink()
+        kept.unlink()
         folder.rmdir()
         raise
     batch = BatchJob(
