@@ -12,6 +12,7 @@ import pytest
 from clusterctl.node.run.files import ray_folder
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes.environ_bytes import original_environment
+from clusterctl.node.supervisor.ranks import ray_node
 from clusterctl.node.supervisor.ranks.ray_node import STARTS, RayNode
 
 RAY = """
@@ -100,3 +101,27 @@ def test_a_head_that_gave_up_is_started_again_before_the_driver(
     finally:
         node.end()
     assert len(tries.read_text()) == 3
+
+
+def test_a_ray_that_ends_before_the_driver_is_the_first_to_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor takes the first end that it sees for the cause: ours, then the driver's."""
+    monkeypatch.setattr(ray_node, "shim_argv", lambda *_: [])
+    (tmp_path / "ray").mkdir()
+    job: Any = {
+        "address": "127.0.0.1",
+        "master": {"node": "gpu1", "address": "127.0.0.1", "port": 1},
+        "wrap": [],
+        "argv": [sys.executable, "-c", "import time; time.sleep(600)"],
+        "launcher_argv": [sys.executable, "-c", "import time; time.sleep(1); exit(1)"],
+    }
+    node = RayNode(NodePaths(str(tmp_path)), job, original_environment())
+    assert node._run_driver(node._start_ray(str(tmp_path))) == 1
+    (driver,) = [child for child in node._children if "600" in str(child.args)]
+    try:
+        node.end()
+        assert driver.poll() is None
+    finally:
+        driver.kill()
+        driver.wait()

@@ -80,6 +80,7 @@ class RayNode:
         self._paths, self._job, self._environment = paths, job, environment
         self._head = (job["master"]["address"], job["master"]["port"])
         self._children: List[subprocess.Popen[bytes]] = []
+        self._outlives: Optional[subprocess.Popen[bytes]] = None
         self._starts = 0
 
     def serve(self) -> int:
@@ -118,6 +119,8 @@ class RayNode:
         )
         code = self._wait_for(driver, ray)
         if code is None:
+            # The supervisor ends it, after this process: it reports the first end as the cause.
+            self._outlives = driver
             return self._report_end(ray)
         if code:  # in torchrun's words, where the supervisor looks for an end that it missed
             say("the driver failed (exitcode: %d) local_rank: 0 (pid: %d)" % (code, driver.pid))
@@ -126,7 +129,8 @@ class RayNode:
     def end(self) -> None:
         """End what runs, the driver before the Ray that it uses."""
         for child in reversed(self._children):
-            end_child(child)
+            if child is not self._outlives:
+                end_child(child)
 
     def _gather(self, ray: subprocess.Popen[bytes]) -> Optional[int]:
         """Wait for all nodes; return the exit code of who did; None: Ray ended before that."""
