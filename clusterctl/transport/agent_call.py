@@ -357,5 +357,5 @@ def _last_of(output: bytes) -> str:
 
 def _reachable(node: Node) -> str:
     if node.ssh.via == "srun":
-        return "does the allocation still run? try: squeue --job $SLURM_JOB_ID"
+        return f"does the allocation still run? try: squeue --job {node.ssh.slurm_job}"
     return f"does the host still answer? try: ssh {node.host} uptime"

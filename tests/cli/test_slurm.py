@@ -231,7 +231,12 @@ def test_a_job_that_slurm_ends_is_failed_with_slurms_word(project: Project) -> N
     project.slurm.run("scancel", job)
     wait_until(lambda: not project.slurm.jobs())
     view = project.status(run)
-    assert view["state"] in {"stopped", "failed"}
+    assert (view["state"], view["ended_by"]) == ("stopped", "slurm")
+    kept = json.loads((project.folder / "state/lab" / run / "slurm.json").read_text())
+    assert kept["state"] == "CANCELLED"
+    printed = (project.folder / "state/lab" / run / "err").read_text()
+    assert f"Slurm ends job {job}: CANCELLED" in printed
+    assert "keeps running" not in printed
     wait_until(lambda: nothing_left(project.slurm))
 
 
@@ -311,8 +316,26 @@ def test_outside_of_an_allocation_a_check_tells_how_to_get_one(project: Project)
     assert "hint: salloc" in done.stderr
 
 
+def test_a_node_that_slurm_gave_to_two_jobs_has_a_hint_that_slurm_takes(project: Project) -> None:
+    project.write(slurm={"nodes": 1, "nodelist": project.slurm.compute[0]})
+    project.wait_for(project.submit("--", "job.py", STEPS="2000"), "running")
+    done = project.run("launch", "--", "job.py")
+    assert done.returncode == 125, done
+    assert "another run uses the node" in done.stderr
+    assert 'exclusive: ""' in done.stderr
+    assert "--wait" not in done.stderr
+
+
+def test_a_run_that_nobody_knows_is_called_so(project: Project) -> None:
+    for verb in ("status", "logs", "stop"):
+        done = project.run(verb, "nosuch")
+        assert done.returncode in {1, 2}, done
+        assert "nosuch" in done.stderr
+        assert "salloc" not in done.stderr
+
+
 def test_an_allocation_that_ended_is_named(project: Project) -> None:
     done = project.run("check", SLURM_JOB_ID="4711", SLURM_JOB_NODELIST="node[2-3]")
     assert done.returncode == 1, done
     assert "Unable to confirm allocation for job 4711" in done.stdout
-    assert "squeue --job" in done.stdout
+    assert "squeue --job 4711" in done.stdout

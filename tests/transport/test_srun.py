@@ -55,7 +55,7 @@ def test_an_error_of_sruns_own_is_shown_with_what_to_type(tmp_path: Path) -> Non
     script = f'echo "srun: {noise}" >&2; echo "srun: error: {words}" >&2; exit 1'
     error = error_of(say_hello(tmp_path, script))
     assert (error.state, error.message) == ("lost", f"srun: {words}")
-    assert error.hint == "does the allocation still run? try: squeue --job $SLURM_JOB_ID"
+    assert error.hint == "does the allocation still run? try: squeue --job 4711"
 
 
 def test_the_exit_code_of_the_command_is_not_sruns_own(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from clusterctl.api.flags import launch_options
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
+from clusterctl.cli.shared.batch import note_ending
 from clusterctl.cli.shared.following import LaunchDisplay, follow_run, make_display, shown
 from clusterctl.cli.shared.launch_options import add_options, launch_flags, warn_of_flags
 from clusterctl.cli.shared.options import load_all
@@ -61,7 +62,7 @@ def start(
             run._bring_py_spy(emit=show)  # noqa: SLF001  (not public: following does it, too)
         print(json.dumps({"schema": SCHEMA, "run": run.id}) if args.json else run.id)
         return 0
-    return follow_run(run, display)
+    return follow_run(run, display, in_job=note_ending if args.run_id else None)
 
 
 @contextmanager

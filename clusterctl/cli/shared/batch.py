@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from clusterctl.cli.shared.options import inventory_path, load_all
 from clusterctl.errors import ClusterError, UsageError
@@ -45,7 +45,7 @@ def batch_of(args: argparse.Namespace, *, part: bool = True) -> tuple[BatchJob, 
     batch = jobs.find(args.run, part=part) if args.run else _newest(args, records, jobs)
     if batch is None:
         return None
-    state = SlurmState() if jobs.exit_code(batch) is not None else slurm.ask(batch.job)
+    state = SlurmState() if jobs.exit_code(batch) is not None else jobs.slurm_state(batch)
     if asks_nodes(batch, jobs, state):
         args.run = batch.run
         return None
@@ -99,6 +99,21 @@ def print_batch(batch: BatchJob, *, tail: int | None, grep: str | None) -> None:
     lines = [line for line in text.splitlines() if wanted.search(line)]
     for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
         print(strip_controls(line))
+
+
+def note_ending(run: str) -> None:
+    """Tell and keep why Slurm ends the batch job of a run, in which this is.
+
+    What the ranks still print cannot be shown: no step can be started in such a job.
+    """
+    jobs = BatchJobs(Records())
+    batch = jobs.find(run, part=False)
+    if batch is not None:
+        with suppress(ClusterError):
+            state = slurm.ask_ending(batch.job)
+            jobs.keep(batch, state)
+            text = f"{run}: Slurm ends job {batch.job}: {state.words}; its ranks have got SIGTERM"
+            Screen().say(Notice(text=text, level="warning"))
 
 
 @contextmanager

@@ -80,12 +80,14 @@ def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:
             own = load_all(args).name
     record = records.find(args.run, part=part, prefer=own)
     cluster = load_all(args) if record is None and has_inventory(args) else None
-    if record is None and not part and (cluster is None or not cluster.nodes):
-        refuse_part(args.run, records.with_part(args.run))
-    if record is None and cluster is None:
+    if record is None and (cluster is None or not cluster.nodes):
+        if not part:
+            refuse_part(args.run, records.with_part(args.run))
+        why = f"{inventory_path(args)}, which would name nodes to ask, does not exist"
+        if cluster is not None:
+            why = "Slurm's nodes can be asked in their allocation only"
         raise ClusterError(
-            f"run {args.run} has no record on this machine,"
-            f" and {inventory_path(args)}, which would name nodes to ask, does not exist",
+            f"run {args.run} has no record on this machine, and {why}",
             hint=f"-i {DEFAULT}" if not any(records.newest_first()) else "clusterctl runs",
         )
     if record is not None:

@@ -5,17 +5,21 @@
     hosts.yaml   the inventory as it was then, which the job reads
     job.sh       the script: it runs clusterctl inside of the job
     out, err     what that printed
-    exit-code    what it ended with
+    exit-code    what it ended with; none if Slurm ended the job
+    slurm.json   what Slurm said of the end, which it forgets within minutes
     stopping     while `stop` asks its nodes: the job must not end before
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from clusterctl.model.from_json import from_json
 from clusterctl.model.run_record import RunEnd
 from clusterctl.values import dataclass
+from clusterctl.verbs.batch import slurm
+from clusterctl.verbs.batch.slurm import SlurmState
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import BATCH, Records, write_private
 from clusterctl.wire import SCHEMA, plain
@@ -23,14 +27,17 @@ from clusterctl.wire import SCHEMA, plain
 FILE = BATCH
 SCRIPT_FILE = "job.sh"
 INVENTORY = "hosts.yaml"
+_SLURM = "slurm.json"
 SCRIPT = """\
 #!/bin/sh
 # Written by clusterctl. Slurm gives it the folder of the run, and the command to run there.
 folder=$1
 shift
+# Slurm sends SIGTERM to all processes of a job that it ends, and later SIGKILL.
+trap 'cut_short=1' TERM
 "$@"
 code=$?
-echo "$code" >"$folder/exit-code"
+[ -n "$cut_short" ] || echo "$code" >"$folder/exit-code"
 # Slurm ends every step with the job, also those by which `clusterctl stop` verifies the nodes.
 seconds=0
 while [ -e "$folder/stopping" ] && [ "$seconds" -lt 120 ]; do
@@ -98,6 +105,28 @@ class BatchJobs:
             return int((self.folder(batch) / "exit-code").read_text())
         except (OSError, ValueError):
             return None
+
+    def slurm_state(self, batch: BatchJob) -> SlurmState:
+        """Return Slurm's state of a job that has not ended by itself; its last words are kept."""
+        path = self.folder(batch) / _SLURM
+        state = slurm.ask(batch.job)
+        if state.cut_short:
+            self.keep(batch, state)
+        if state.state:
+            return state
+        try:
+            found: SlurmState = from_json(SlurmState, json.loads(path.read_text("utf-8")), _SLURM)
+        except (OSError, ValueError):
+            return state
+        return found
+
+    def keep(self, batch: BatchJob, state: SlurmState) -> None:
+        """Keep what Slurm said of a job that it ended; where that cannot be, it is forgotten."""
+        text = json.dumps(plain(state)) + "\n"
+        path = self.folder(batch) / _SLURM
+        with suppress(OSError):
+            if not path.exists() or path.read_text("utf-8") != text:
+                write_private(path, text)
 
     def started(self, batch: BatchJob) -> bool:
         """Tell whether the job has got as far as to a plan, so that its nodes can be asked."""
