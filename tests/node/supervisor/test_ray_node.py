@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +127,56 @@ def test_a_ray_that_ends_before_the_driver_is_the_first_to_end_with_it(
     finally:
         driver.kill()
         driver.wait()
+
+
+@pytest.mark.parametrize("drivers", [0, 1, 2])
+def test_a_driver_that_does_without_the_runs_ray_is_told_of(
+    drivers: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(ray_node, "shim_argv", lambda *_: [])
+    monkeypatch.setattr(ray_node, "UNUSED_SECONDS", 0.2)
+    logs = tmp_path / "ray/session_latest/logs"
+    logs.mkdir(parents=True)
+    for number in range(drivers):
+        (logs / f"python-core-driver-0{number}_7.log").touch()
+    job: Any = {
+        "address": "127.0.0.1",
+        "master": {"node": "gpu1", "address": "127.0.0.1", "port": 1},
+        "workers": ["gpu2"],
+        "wrap": [],
+        "argv": [sys.executable, "-c", "import time; time.sleep(1)"],
+        "launcher_argv": [sys.executable, "-c", "import time; time.sleep(600)"],
+    }
+    node = RayNode(NodePaths(str(tmp_path)), job, original_environment())
+    try:
+        assert node._run_driver(node._start_ray(str(tmp_path))) == 0
+    finally:
+        node.end()
+    printed, told = capfd.readouterr().out, drivers == 1
+    assert ("has not connected to this run's Ray: so far it runs on gpu1 alone" in printed) is told
+    assert ("never connected to this run's Ray: it ran on gpu1 alone" in printed) is told
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "mkdtemp", raises(OSError(30, "Read-only file system", "/tmp/x")))
+    job: Any = {"master": {"node": "gpu1", "address": "127.0.0.1", "port": 1}}
+    node = RayNode(NodePaths(str(tmp_path)), job, original_environment())
+    with pytest.raises(SystemExit) as ended:
+        node.serve()
+    assert ended.value.code == 1
+    words = "Ray's folder cannot be made: [Errno 30] Read-only file system: '/tmp/x'"
+    assert capfd.readouterr().out == f"clusterctl: {words}\n"
+
+
+def raises(error: OSError) -> Callable[..., None]:
+    """Return a function that raises the error."""
+
+    def fail(**_: object) -> None:
+        raise error
+
+    return fail

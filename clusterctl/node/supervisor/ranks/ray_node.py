@@ -13,11 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import List, Optional
 
 from clusterctl.node.address_family import address_family
-from clusterctl.node.file_io import read_end, read_json
+from clusterctl.node.file_io import list_folder, read_end, read_json
 from clusterctl.node.run.files import ray_folder
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
@@ -31,6 +32,9 @@ END_SECONDS = 10.0
 """How long Ray may take to end by itself; on an idle machine it takes two seconds."""
 UNEXPECTED = b"Some Ray subprocesses exited unexpectedly:"
 LOG_TAIL = 65536
+DRIVER_LOG = "python-core-driver-"
+UNUSED_SECONDS = 120.0
+"""How long a driver may load before it connects."""
 STARTS = 5
 GAVE_UP = (b"node timed out during startup", b"No node info found for head node")
 """What Ray says where a busy machine needs longer than Ray waits, with no option to wait longer."""
@@ -85,7 +89,7 @@ class RayNode:
 
     def serve(self) -> int:
         """Be one of the driver's nodes until Ray ends here."""
-        folder = ray_folder.make(self._paths.folder)
+        folder = self._make_folder()
         while True:
             while not self._head_listens():
                 time.sleep(POLL_SECONDS)
@@ -96,7 +100,7 @@ class RayNode:
 
     def lead(self) -> int:
         """Be the head, run the driver, and return its exit code."""
-        folder = ray_folder.make(self._paths.folder)
+        folder = self._make_folder()
         while True:
             ray = self._start_ray(folder)
             gathered = self._gather(ray)
@@ -117,7 +121,15 @@ class RayNode:
                 *self._job["argv"],
             ]
         )
+        late = threading.Timer(
+            UNUSED_SECONDS, self._report_unused, ["has not connected", "so far it runs"]
+        )
+        late.daemon = True
+        late.start()
         code = self._wait_for(driver, ray)
+        late.cancel()
+        if code == 0:
+            self._report_unused("never connected", "it ran")
         if code is None:
             # The supervisor ends it, after this process: it reports the first end as the cause.
             self._outlives = driver
@@ -125,6 +137,25 @@ class RayNode:
         if code:  # in torchrun's words, where the supervisor looks for an end that it missed
             say("the driver failed (exitcode: %d) local_rank: 0 (pid: %d)" % (code, driver.pid))
         return code if code >= 0 else 128 - code
+
+    def _make_folder(self) -> str:
+        """Make the folder of Ray's files; where it cannot be, one line tells why, and that ends."""
+        try:
+            return ray_folder.make(self._paths.folder)
+        except OSError as error:
+            say("Ray's folder cannot be made: %s" % error)
+            sys.exit(1)
+
+    def _report_unused(self, what: str, where: str) -> None:
+        """Say that the driver does without the Ray of this run, if each driver has a log there."""
+        logs = os.path.join(self._paths.folder, "ray", "session_latest", "logs")
+        drivers = sum(name.startswith(DRIVER_LOG) for name in list_folder(logs))
+        if self._job["workers"] and drivers == 1:  # the one that waited for the nodes
+            node = self._job["master"]["node"]
+            say(
+                "the driver %s to this run's Ray: %s on %s alone; it must call ray.init(),"
+                ' without address="local"' % (what, where, node)
+            )
 
     def end(self) -> None:
         """End what runs, the driver before the Ray that it uses."""
