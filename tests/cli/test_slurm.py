@@ -334,6 +334,12 @@ def test_a_run_that_nobody_knows_is_called_so(project: Project) -> None:
         assert "salloc" not in done.stderr
 
 
+def test_a_run_left_behind_by_a_batch_script_is_warned_of(project: Project) -> None:
+    done = project.allocated("launch", "--detach", "--", "echo.py", ENVIRONMENT="BATCH")
+    assert done.returncode == 0, done
+    assert "warning: Slurm kills the run as soon as this batch script ends" in done.stderr
+
+
 def test_an_allocation_that_ended_is_named(project: Project) -> None:
     done = project.run("check", SLURM_JOB_ID="4711", SLURM_JOB_NODELIST="node[2-3]")
     assert done.returncode == 1, done

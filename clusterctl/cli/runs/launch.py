@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,7 +19,7 @@ from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageErr
 from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import show_plan
-from clusterctl.verbs.events import Event
+from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.launch import Checked, validate
 from clusterctl.wire import SCHEMA, plain
 
@@ -60,6 +61,10 @@ def start(
     if args.detach and not args.run_id:
         with suppress(KeyboardInterrupt), shown(display) as show:  # it has been launched
             run._bring_py_spy(emit=show)  # noqa: SLF001  (not public: following does it, too)
+        if run.cluster.slurm_job and os.environ.get("ENVIRONMENT") == "BATCH":  # sbatch sets it
+            text = "Slurm kills the run as soon as this batch script ends"
+            hint = "leave --detach out: launch then lasts as long as the run"
+            display.show(Notice(text=text, hint=hint, level="warning"))
         print(json.dumps({"schema": SCHEMA, "run": run.id}) if args.json else run.id)
         return 0
     return follow_run(run, display, in_job=note_ending if args.run_id else None)

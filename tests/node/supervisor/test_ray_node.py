@@ -7,13 +7,16 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterctl.node.run.files import ray_folder
 from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import original_environment
+from clusterctl.node.supervisor.ending import Ending
 from clusterctl.node.supervisor.ranks import ray_node
 from clusterctl.node.supervisor.ranks.ray_node import STARTS, RayNode
 
@@ -180,3 +183,19 @@ def raises(error: OSError) -> Callable[..., None]:
         raise error
 
     return fail
+
+
+@pytest.mark.parametrize(
+    ("launcher", "named"), [("ray", ["sleep 9"]), ("direct", ["ray::IDLE", "sleep 9"])]
+)
+def test_what_ray_itself_leaves_behind_for_a_moment_is_not_of_the_driver(
+    launcher: str, named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = {1: "ray::IDLE", 2: "sleep 9"}
+    monkeypatch.setattr(processes, "command_of", commands.__getitem__)
+    events: list[Any] = []
+    record = SimpleNamespace(event=lambda _, **about: events.append(about["commands"]))
+    one: Any = SimpleNamespace(_job={"launcher": launcher}, _record=record)
+    left: list[Any] = [SimpleNamespace(pid=pid) for pid in commands]
+    Ending._leftovers(one, left)
+    assert events == [named]
