@@ -334,6 +334,24 @@ def test_a_run_that_nobody_knows_is_called_so(project: Project) -> None:
         assert "salloc" not in done.stderr
 
 
+def test_of_several_jobs_none_is_chosen_and_the_only_live_one_is(project: Project) -> None:
+    project.write(slurm={"nodes": 1, "hold": ""})
+    first, second = project.submit("--name", "a", "--", "job.py"), project.submit("--", "job.py")
+    for verb in ("stop", "logs"):
+        done = project.run(verb)
+        assert done.returncode == 2, done
+        assert f"several runs are live: {second}, {first} (a)" in done.stderr
+        assert f"hint: clusterctl {verb} {first}\n" in done.stderr
+    shown = project.run("status")
+    assert (shown.returncode, shown.stdout.count(" queued\n")) == (0, 2), shown
+    measured = project.run("status", "--prometheus").stdout
+    assert (first in measured, second in measured) == (True, True), measured
+    assert project.run("stop", second).returncode == 0
+    assert project.status()["run"] == first, "though the other is newer"
+    assert project.run("stop").returncode == 0
+    assert project.slurm.jobs() == []
+
+
 def test_a_run_left_behind_by_a_batch_script_is_warned_of(project: Project) -> None:
     done = project.allocated("launch", "--detach", "--", "echo.py", ENVIRONMENT="BATCH")
     assert done.returncode == 0, done

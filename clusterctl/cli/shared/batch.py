@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from clusterctl.cli.shared.options import inventory_path, load_all
+from clusterctl.cli.shared.run_option import name_each_run
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.other_programs.allocation import allocation
@@ -23,6 +24,7 @@ from clusterctl.verbs.batch.status import (
     wait_until_ended,
 )
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.runs.find_run import SeveralLive
 from clusterctl.verbs.runs.list_runs import RunList
 from clusterctl.verbs.runs.records import Records
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -73,7 +75,7 @@ def live_batches(args: argparse.Namespace) -> list[BatchJob]:
         return []
     cluster = load_all(args)
     mine = [batch for batch in found if cluster.by_slurm and batch.cluster == cluster.name]
-    return [batch for batch in mine if slurm.ask(batch.job).phase != "ended"]
+    return [batch for batch in mine if jobs.live(batch)]
 
 
 def list_batches(cluster: Cluster) -> RunList | None:
@@ -137,7 +139,11 @@ def held(run: str) -> Iterator[None]:
 
 
 def _newest(args: argparse.Namespace, records: Records, jobs: BatchJobs) -> BatchJob | None:
-    """Return the newest batch job, if no newer run is known and this is no allocation."""
+    """Return the only live batch job, else the newest, if no newer run is known.
+
+    Raises:
+        SeveralLive: several are live.
+    """
     batches = jobs.all()
     if not batches or _in_allocation():
         return None
@@ -146,9 +152,15 @@ def _newest(args: argparse.Namespace, records: Records, jobs: BatchJobs) -> Batc
         if not cluster.by_slurm:
             return None
         batches = [batch for batch in batches if batch.cluster == cluster.name]
-    newest = next(iter(batches), None)
-    if newest is None:
-        return None
+    live = [batch for batch in batches if jobs.live(batch)]
+    if len(live) > 1:
+        views = [batch_status(batch, jobs, jobs.slurm_state(batch)) for batch in live]
+        several = SeveralLive(views)
+        name_each_run(args, several)
+        raise several
+    newest = next(iter(live or batches), None)
+    if newest is None or live:
+        return newest
     submitted = {batch.run for batch in batches}
     others = (one for one in records.newest_first(newest.cluster) if one.run not in submitted)
     latest = next(others, None)

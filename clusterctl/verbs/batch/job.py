@@ -120,6 +120,11 @@ class BatchJobs:
             return state
         return found
 
+    def live(self, batch: BatchJob) -> bool:
+        """Tell whether the job waits or runs; one that is being ended does not."""
+        ended = self.exit_code(batch) is not None or (self.folder(batch) / _SLURM).exists()
+        return not ended and self.slurm_state(batch).phase != "ended"
+
     def keep(self, batch: BatchJob, state: SlurmState) -> None:
         """Keep what Slurm said of a job that it ended; where that cannot be, it is forgotten."""
         text = json.dumps(plain(state)) + "\n"
