@@ -59,10 +59,9 @@ def follow(batch: BatchJob, jobs: BatchJobs, *, emit: Emit) -> BatchEnd:
                 return BatchEnd(exit_code=code)
             now = time.monotonic()
             if ended and now - ended > EXIT_CODE_SECONDS:
-                return BatchEnd(
-                    exit_code=EXIT_ENDED,
-                    message=f"{batch.run}: Slurm job {batch.job} was ended: {state.words}",
-                )
+                why = jobs.why_ended(batch, state)
+                message = f"{batch.run}: Slurm job {batch.job} was ended: {why}"
+                return BatchEnd(exit_code=EXIT_ENDED, message=message)
             if not ended and now - asked >= ASK_SECONDS:
                 state, asked = _ask(batch, jobs, state), now
                 ended = now if state.phase == "ended" else 0.0

@@ -17,6 +17,7 @@ from typing import Any
 
 from clusterctl.model.from_json import from_json
 from clusterctl.model.run_record import RunEnd
+from clusterctl.state_folder import ANOTHER_FOLDER
 from clusterctl.values import dataclass
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.slurm import SlurmState
@@ -33,6 +34,13 @@ SCRIPT = """\
 # Written by clusterctl. Slurm gives it the folder of the run, and the command to run there.
 folder=$1
 shift
+# Where the node lacks the folder, Slurm has gone to /tmp, and would mirror what is there.
+cd "$SLURM_SUBMIT_DIR" || {
+    echo "error: $(hostname) does not see the folder of the code, $SLURM_SUBMIT_DIR:" \
+        "launch from a folder that all nodes share" >&2
+    echo 125 >"$folder/exit-code"
+    exit 125
+}
 # Slurm sends SIGTERM to all processes of a job that it ends, and later SIGKILL.
 trap 'cut_short=1' TERM
 "$@"
@@ -119,6 +127,12 @@ class BatchJobs:
         except (OSError, ValueError):
             return state
         return found
+
+    def why_ended(self, batch: BatchJob, state: SlurmState) -> str:
+        """Return why Slurm ended a job, in words."""
+        if state.not_begun:
+            return f"{state.words}: do its nodes see {self.folder(batch)}? {ANOTHER_FOLDER}"
+        return state.words
 
     def live(self, batch: BatchJob) -> bool:
         """Tell whether the job waits or runs; one that is being ended does not."""

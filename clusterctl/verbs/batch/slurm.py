@@ -49,7 +49,13 @@ class SlurmState:
     @property
     def cut_short(self) -> bool:
         """Whether Slurm ended the job, and not the job itself."""
-        return self.phase == "ended" and self.state not in {"", "COMPLETED", "FAILED"}
+        own = {"", "COMPLETED"} if self.not_begun else {"", "COMPLETED", "FAILED"}
+        return self.phase == "ended" and self.state not in own
+
+    @property
+    def not_begun(self) -> bool:
+        """Whether Slurm could not start the script, as where a node lacks the folder of `out`."""
+        return self.reason == "JobLaunchFailure"
 
     @property
     def words(self) -> str:

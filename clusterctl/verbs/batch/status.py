@@ -97,7 +97,8 @@ def _end(batch: BatchJob, jobs: BatchJobs, state: SlurmState) -> RunEnd:
         return known
     if code is None:
         stopped = "stopped" if state.state == "CANCELLED" else "failed"
-        return RunEnd(state=stopped, ended_by="slurm", message=state.words)
+        message = jobs.why_ended(batch, state)
+        return RunEnd(state=stopped, ended_by="slurm", message=message)
     return RunEnd(
         state="failed" if code else "finished",
         ended_by="controller",
