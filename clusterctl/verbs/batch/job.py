@@ -34,7 +34,7 @@ SCRIPT = """\
 # Written by clusterctl. Slurm gives it the folder of the run, and the command to run there.
 folder=$1
 shift
-# Where the node lacks the folder, Slurm has gone to /tmp, and would mirror what is there.
+# Where the node lacks the folder, Slurm starts in /tmp, and what is there would be mirrored.
 cd "$SLURM_SUBMIT_DIR" || {
     echo "error: $(hostname) does not see the folder of the code, $SLURM_SUBMIT_DIR:" \
         "launch from a folder that all nodes share" >&2

@@ -39,7 +39,7 @@ HEADLESS = "No node info found for head node in GCS."
 )
 def test_a_ray_that_gave_up_is_started_again(
     words: str, starts_at: int, started: int, code: int, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(ray_folder, "make", lambda folder: f"{folder}/ray")
     (tmp_path / "ray").mkdir()
@@ -54,6 +54,8 @@ def test_a_ray_that_gave_up_is_started_again(
         node = RayNode(NodePaths(str(tmp_path)), job, original_environment())
         assert node.serve() == code
     assert len(tries.read_text()) == started
+    why = "" if code == 3 else f": Exception: {words}"  # 3: it printed nothing
+    assert f"clusterctl: Ray ended on this node{why}\n" in capfd.readouterr().out
 
 
 HEAD = """

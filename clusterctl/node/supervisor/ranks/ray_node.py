@@ -31,7 +31,7 @@ CONNECT_SECONDS = 5.0
 END_SECONDS = 10.0
 """How long Ray may take to end by itself; on an idle machine it takes two seconds."""
 UNEXPECTED = b"Some Ray subprocesses exited unexpectedly:"
-LOG_TAIL = 65536
+LOG_TAIL, LINE_LIMIT = 65536, 500
 DRIVER_LOG = "python-core-driver-"
 UNUSED_SECONDS = 120.0
 """How long a driver may load before it connects."""
@@ -249,8 +249,9 @@ class RayNode:
         log = read_end(self._start_log, LOG_TAIL)
         os.write(1, log)
         _, found, words = log.rpartition(UNEXPECTED)
-        first = words.strip().split(b"\n")[0].decode("utf-8", "replace") if found else ""
-        which = first.rpartition(" -- ")[2].strip()
+        # Else it did not start, and its last line tells why, as of an option that it lacks.
+        line = words.strip().split(b"\n")[0] if found else log.rstrip().rpartition(b"\n")[2]
+        which = line.decode("utf-8", "replace").rpartition(" -- ")[2].strip()[:LINE_LIMIT]
         say("Ray ended on this node%s" % (": " + which if which else ""))
         return max(ray.returncode, 0) or 1
 
