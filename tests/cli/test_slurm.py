@@ -260,6 +260,25 @@ def test_a_batch_job_is_resumed_from_a_checkpoint_on_the_nodes_that_it_gets(
     assert "3 ranks: node2" in done.stderr
 
 
+def test_a_resume_takes_the_nodes_that_slurm_gives_it_and_needs_its_inventory(
+    project: Project,
+) -> None:
+    job = {"command": ["echo.py"], "checkpoints": "out", "resume_args": ["{checkpoint}"]}
+    first, second, _ = project.slurm.compute
+    project.write(**job, slurm={"nodes": 1, "nodelist": first})
+    assert project.run("launch").returncode == 0
+    run = project.status()["run"]
+    checkpoint(project.folder / "code" / "out", 10, run)
+    project.write(**job, slurm={"nodes": 1, "nodelist": second})
+    done = project.run("resume", "--checkpoint", "latest")
+    assert done.returncode == 0, done
+    assert f"1 rank: {second} (rank 0)" in done.stderr
+    elsewhere = project.run("resume", run, "--checkpoint", "latest", within=("env", "-C", "/"))
+    assert elsewhere.returncode == 2, elsewhere
+    assert f"{run} ran on nodes that Slurm chose: expected its inventory" in elsewhere.stderr
+    assert f"hint: cd {project.slurm.shared(project.name)}, then" in elsewhere.stderr
+
+
 def test_a_check_that_fails_inside_of_the_job_is_the_jobs_end(project: Project) -> None:
     project.write(needs=["/no/such/model"])
     done = project.run("launch", "--", "job.py")

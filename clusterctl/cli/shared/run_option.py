@@ -15,7 +15,7 @@ from dataclasses import replace
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
 from clusterctl.cli.shared.options import add_fanout, add_inventory, inventory_path, load_all
-from clusterctl.errors import ClusterError, CouldNotTell, InventoryError
+from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, UsageError
 from clusterctl.inventory import load
 from clusterctl.inventory.addresses import is_here, normal_address, own_addresses
 from clusterctl.inventory.cluster import Cluster
@@ -168,6 +168,11 @@ def to_resume(args: argparse.Namespace, record: RunRecord) -> Cluster:
     if args.inventory:
         return load_all(args)
     now = _in_force(args, record)
+    if now is None and record.cluster.slurm_job:
+        raise UsageError(
+            f"{record.run} ran on nodes that Slurm chose: expected its inventory, found none here",
+            hint=f"cd {shlex.quote(record.source)}, then the same command",
+        )
     if now is None:
         return record.cluster
     if now.by_slurm:
