@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.shared.hint_commands import as_typed, complete_hint, with_run, with_word
+from clusterctl.cli.shared.hint_commands import (
+    as_typed,
+    complete_hint,
+    with_run,
+    with_word,
+    without_flag,
+)
 from clusterctl.verbs.batch.submit import plan_submission
 from clusterctl.verbs.runs.records import Records
 from tests.verbs.batch.test_submit import CLUSTER, WORDS
@@ -71,3 +77,9 @@ def test_a_resume_names_its_run_also_where_none_was_typed() -> None:
     words = ["resume", "--checkpoint", "latest", "--", "a.py"]
     assert with_run(words, None, "lab-1") == [*words[:3], "lab-1", *words[3:]]
     assert with_run(["resume", "mine", "-v"], "mine", "lab-1") == ["resume", "lab-1", "-v"]
+
+
+@pytest.mark.parametrize("flag", ["--exclude a", "--exclude=a"])
+def test_a_flag_is_left_out_with_its_value(flag: str) -> None:
+    words = f"launch {flag} -v -- x.py --exclude b".split()
+    assert without_flag(words, "--exclude") == ["launch", "-v", "--", "x.py", "--exclude", "b"]

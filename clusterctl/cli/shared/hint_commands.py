@@ -86,6 +86,17 @@ def as_typed(argv: list[str]) -> list[str]:
     return [*argv[:1], *argv[3:]] if argv[1:2] == ["--run-id"] else argv
 
 
+def without_flag(words: Sequence[str], flag: str) -> list[str]:
+    """Return the words without a flag that has a value."""
+    end = words.index("--") if "--" in words else len(words)
+    return [
+        word
+        for place, word in enumerate(words)
+        if place >= end
+        or not (word == flag or word.startswith(f"{flag}=") or words[place - 1 : place] == [flag])
+    ]
+
+
 def with_run(words: Sequence[str], word: str | None, run: str) -> list[str]:
     """Return the words with the id of the run that they mean, perhaps by no word at all."""
     if word:

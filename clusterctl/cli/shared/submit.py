@@ -10,6 +10,7 @@ from functools import partial
 
 from clusterctl.cli.shared.batch import stop_batch
 from clusterctl.cli.shared.following import EXIT_STOPPED_FOLLOWING, LEAVE, STAY, STOP, ask, leave
+from clusterctl.cli.shared.hint_commands import without_flag
 from clusterctl.cli.shared.options import inventory_path, load_all
 from clusterctl.cli.shared.signals import Terminated
 from clusterctl.errors import LaunchRefused, UsageError
@@ -54,7 +55,9 @@ def submit_and_follow(
     require_variables(cluster)
     records = Records()
     jobs = BatchJobs(records)
-    submission = plan_submission(cluster, _words(args), records, nodes=_count(args))
+    submission = plan_submission(
+        cluster, _words(args), records, nodes=_count(args), exclude=args.exclude
+    )
     validate(effective(load_all(args, hosts=_stand_ins(submission)), overrides))
     if args.dry_run:
         call = list(submission.argv)
@@ -115,18 +118,17 @@ def _stand_ins(submission: Submission) -> list[str]:
 
 def _words(args: argparse.Namespace) -> Sequence[str]:
     """Return the command line as typed, the verb first; options before it follow it."""
-    words = list(args.words)
+    # The job gets no such node, and would miss it.
+    words = without_flag(list(args.words), "--exclude")
     at = words.index(args.verb)
     return [args.verb, *words[:at], *words[at + 1 :]]
 
 
 def _count(args: argparse.Namespace) -> int | None:
     """Return the number of `--nodes`."""
-    if args.exclude or (args.nodes and not args.nodes.isdigit()):
-        option = "--exclude" if args.exclude else "--nodes"
-        key = "exclude" if args.exclude else "nodelist"
+    if args.nodes and not args.nodes.isdigit():
         raise UsageError(
-            f"{option}: expected no names of nodes outside of an allocation: Slurm chooses them",
-            hint=f"job: {{slurm: {{{key}: {args.exclude or args.nodes}}}}} in the inventory",
+            "--nodes: expected no names of nodes outside of an allocation: Slurm chooses them",
+            hint=f"job: {{slurm: {{nodelist: {args.nodes}}}}} in the inventory",
         )
     return int(args.nodes) if args.nodes else None

@@ -32,7 +32,12 @@ class Submission:
 
 
 def plan_submission(
-    cluster: Cluster, words: Sequence[str], records: Records, *, nodes: int | None
+    cluster: Cluster,
+    words: Sequence[str],
+    records: Records,
+    *,
+    nodes: int | None = None,
+    exclude: str | None = None,
 ) -> Submission:
     """Return the call of sbatch. Pure but for the run's new id.
 
@@ -41,10 +46,13 @@ def plan_submission(
         words: of clusterctl's command line, the verb first.
         records: they know the run's folder.
         nodes: how many, instead of the inventory's number.
+        exclude: names of nodes that it must not get, besides those of the inventory.
     """
     options = dict(cluster.job.slurm)
     if nodes is not None:
         options["nodes"] = str(nodes)
+    if exclude:
+        options["exclude"] = ",".join(filter(None, (options.get("exclude"), exclude)))
     if not options.keys() & {"nodes", "nodelist"}:
         raise UsageError(
             "job.slurm.nodes: expected the number of nodes, found none",

@@ -116,7 +116,7 @@ def test_a_job_that_slurm_ends_writes_no_exit_code_of_its_own(tmp_path: Path) ->
     (tmp_path / "end.sh").write_text("kill $PPID; exit 5")
     for words, code in (("exit 4", "4\n"), ('. "$0/end.sh"', "")):
         (tmp_path / "exit-code").unlink(missing_ok=True)
-        argv = ["sh", script, tmp_path, "sh", "-c", words, tmp_path]
+        argv = ["sh", str(script), str(tmp_path), "sh", "-c", words, str(tmp_path)]
         subprocess.run(argv, env=os.environ | {"SLURM_SUBMIT_DIR": "/"}, check=False)
         found = tmp_path / "exit-code"
         assert (found.read_text() if found.exists() else "") == code

@@ -59,6 +59,14 @@ def test_the_command_lines_number_of_nodes_wins_and_one_is_needed(records: Recor
         plan_submission(without, WORDS, records, nodes=None)
 
 
+def test_nodes_that_are_excluded_are_left_out_by_slurm(records: Records) -> None:
+    argv = plan_submission(CLUSTER, WORDS, records, exclude="gpu[1-2]").argv
+    assert "--exclude=gpu[1-2]" in argv
+    job = Job(launcher="slurm", slurm=(*OPTIONS, ("exclude", "gpu7")))
+    argv = plan_submission(replace(CLUSTER, job=job), WORDS, records, exclude="gpu1").argv
+    assert "--exclude=gpu7,gpu1" in argv
+
+
 def test_what_is_kept_is_found_by_id_and_name_and_damage_is_none(records: Records) -> None:
     jobs = BatchJobs(records)
     jobs.folder(BATCH).mkdir(parents=True)
