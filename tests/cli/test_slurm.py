@@ -371,6 +371,20 @@ def test_of_several_jobs_none_is_chosen_and_the_only_live_one_is(project: Projec
     assert project.slurm.jobs() == []
 
 
+def test_other_code_than_that_of_a_live_run_in_its_workdir_is_warned_of(project: Project) -> None:
+    project.write(slurm={"nodes": 1, "nodelist": project.slurm.compute[0]})
+    run = project.submit("--", "job.py", STEPS="2000")
+    project.wait_for(run, "running")
+    project.write(slurm={"nodes": 1, "hold": ""})
+    (project.folder / "echo.py").write_text("print('changed')")
+    done = project.run("launch", "--detach", "--", "echo.py")
+    assert f"warning: {run} is live: this job will change files in its workdir" in done.stderr
+    folder = project.slurm.shared(project.name, "code-2")
+    assert f"clusterctl launch --detach --workdir {folder} -- echo.py\n" in done.stderr
+    done = project.run("launch", "--detach", "--workdir", "/tmp/apart", "--", "echo.py")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_run_left_behind_by_a_batch_script_is_warned_of(project: Project) -> None:
     done = project.allocated("launch", "--detach", "--", "echo.py", ENVIRONMENT="BATCH")
     assert done.returncode == 0, done

@@ -7,10 +7,11 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from clusterctl.cli.shared.batch import stop_batch
 from clusterctl.cli.shared.following import EXIT_STOPPED_FOLLOWING, LEAVE, STAY, STOP, ask, leave
-from clusterctl.cli.shared.hint_commands import without_flag
+from clusterctl.cli.shared.hint_commands import with_flag, without_flag
 from clusterctl.cli.shared.options import inventory_path, load_all
 from clusterctl.cli.shared.signals import Terminated
 from clusterctl.errors import LaunchRefused, UsageError
@@ -21,7 +22,7 @@ from clusterctl.report.console import Screen
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.follow import Printed, follow
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
-from clusterctl.verbs.batch.submit import Submission, plan_submission, submit
+from clusterctl.verbs.batch.submit import Submission, plan_submission, sharing, submit
 from clusterctl.verbs.events import Event, Notice
 from clusterctl.verbs.launch.validate_job import require_variables
 from clusterctl.verbs.runs.records import Records
@@ -58,12 +59,18 @@ def submit_and_follow(
     submission = plan_submission(
         cluster, _words(args), records, nodes=_count(args), exclude=args.exclude
     )
-    validate(effective(load_all(args, hosts=_stand_ins(submission)), overrides))
+    planned = effective(load_all(args, hosts=_stand_ins(submission)), overrides)
+    validate(planned)
     if args.dry_run:
         call = list(submission.argv)
         print(json.dumps({"schema": SCHEMA, "sbatch": call}) if args.json else shlex.join(call))
         return 0
     command = cluster.job.command
+    for run in () if args.no_sync else sharing(planned, records, jobs, Path.cwd()):
+        text = f"{run} is live: this job will change files in its workdir"
+        apart = with_flag(args.words, "--workdir", [f"{planned.master.workdir}-2"])
+        hint = f"to keep them apart: {shlex.join(('clusterctl', *apart))}"
+        Screen().say(Notice(text=text, hint=hint, level="warning"))
     inventory = inventory_path(args).read_bytes()
     batch = submit(cluster, submission, jobs, inventory, command=command, name=args.name)
     if args.detach:

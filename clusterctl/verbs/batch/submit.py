@@ -12,6 +12,7 @@ from clusterctl.state_folder import ANOTHER_FOLDER
 from clusterctl.values import dataclass
 from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import INVENTORY, SCRIPT, SCRIPT_FILE, BatchJob, BatchJobs
+from clusterctl.verbs.preflight.source_folder import read_folder
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import Records, write_private
 
@@ -76,6 +77,25 @@ def plan_submission(
         *(sys.executable, "-u", "-m", "clusterctl", words[0], RUN_FLAG, run, *words[1:]),
     )
     return Submission(run=run, folder=folder, argv=argv, nodes=options.get("nodes", ""))
+
+
+def sharing(cluster: Cluster, records: Records, jobs: BatchJobs, source: Path) -> list[str]:
+    """Return the live runs that have other code in the workdir, which the job will change there.
+
+    On a filesystem that all nodes share, none of the job's own nodes tells of them.
+    """
+    all_jobs = jobs.all(cluster.name)
+    live = [batch.run for batch in all_jobs if jobs.started(batch) and jobs.live(batch)]
+    now = read_folder(cluster, source) if live else None
+    workdirs = {node.workdir for node in cluster.nodes}
+    known = [record for run in live if (record := records.with_id(run)) and record.tree]
+    return [
+        record.run
+        for record in known
+        if now is not None
+        and record.tree != now.tree
+        and workdirs & {node.workdir for node in record.cluster.nodes}
+    ]
 
 
 def submit(

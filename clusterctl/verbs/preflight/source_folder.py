@@ -59,7 +59,7 @@ def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: P
 
     Not those that are silent, or whose files came otherwise: their folder may be this one.
     """
-    tree = _read(cluster, source)
+    tree = read_folder(cluster, source)
     requests = {
         node.name: Request(
             op="sync-compare", args={"workdir": node.workdir, "tree": tree.tree}, stay=True
@@ -71,7 +71,7 @@ def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: P
     return {name for name, answer in answers.items() if answer.placed and not answer.equal}
 
 
-def _read(cluster: Cluster, source: Path) -> SourceTree | None:
+def read_folder(cluster: Cluster, source: Path) -> SourceTree | None:
     """Return the folder as a sync would; None: it is none to mirror, or too much to read now."""
     try:
         return read_source(source, leave_out=checkpoints_in(cluster, source), before=_refuse_large)
