@@ -365,7 +365,7 @@ class Session(NodeCommands):
         find = self._records.with_id
         launch = launch_options(command, flags)
         nodes = flags.get("nodes")
-        if nodes is None:
+        if nodes is None and not self.cluster.slurm_job:  # else all that Slurm gave this time
             nodes = ",".join(node.name for node in before.cluster.nodes)
         cluster, launch = self._choose(nodes, flags, launch)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:

@@ -63,9 +63,20 @@ def document_of(name: str, nodes: Sequence[dict[str, object]], lines: dict[Path,
 
 
 def build(
-    document: Document, problems: Problems, *, launcher: LauncherName | None = None
+    document: Document,
+    problems: Problems,
+    *,
+    launcher: LauncherName | None = None,
+    hosts: Sequence[str] = (),
 ) -> Cluster:
-    """Return the cluster of a document; raise InventoryError with every problem of it."""
+    """Return the cluster of a document; raise InventoryError with every problem of it.
+
+    Args:
+        document: what the file has.
+        problems: gets what is wrong with it.
+        launcher: as `load` has it.
+        hosts: as `load` has it.
+    """
     value, problems.lines = document.value, document.lines
     if not isinstance(value, dict):
         problems.add((), wanted="a mapping with cluster: and nodes:", found=shown(value))
@@ -80,7 +91,7 @@ def build(
     network = _optional(schema.NetworkSection, value, "network", problems)
     quarantine = _optional(schema.QuarantineSection, value, "quarantine", problems)
     job = _optional(Job, value, "job", problems)
-    given = _allocation(problems)
+    given = Allocation(job="0", hosts=tuple(hosts)) if hosts else _allocation(problems)
     by_slurm = (launcher or job.launcher) == "slurm" or (ssh.via == "srun" and "nodes" not in value)
     if by_slurm:
         ssh = replace(ssh, via="srun")

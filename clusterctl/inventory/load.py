@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,16 +33,24 @@ def default_path() -> Path:
     return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
-def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
+def load(
+    path: Path,
+    *,
+    launcher: LauncherName | None = None,
+    hosts: Sequence[str] = (),
+    kept: Path | None = None,
+) -> Cluster:
     """Read a hosts.yaml, or an MPI or DeepSpeed hostfile.
 
     Args:
         launcher: overrides that of the job; with slurm the nodes are those of the allocation.
+        hosts: names that stand for the nodes of an allocation which does not exist yet.
+        kept: a copy whose content counts instead.
 
     Raises:
         InventoryError: the file is missing, no inventory, or has problems, all of them listed.
     """
-    content = _bytes(path)
+    content = _bytes(kept or path)
     text = _decoded(content, str(path))
     # YAML and the readers take long to import; verbs import this module early.
     from clusterctl.inventory.build import build  # noqa: PLC0415
@@ -53,7 +62,7 @@ def load(path: Path, *, launcher: LauncherName | None = None) -> Cluster:
     document = read(text, problems)
     if document is None:
         problems.end(hint=None if text.strip() else f"clusterctl init --force -i {path}")
-    cluster = build(document, problems, launcher=launcher)
+    cluster = build(document, problems, launcher=launcher, hosts=hosts)
     if cluster.slurm_job:
         return cluster  # the same file gives other nodes elsewhere
     return replace(cluster, fingerprint=_fingerprint(path, content))

@@ -26,6 +26,21 @@ CPU_LIMIT = (
     " /etc/security/limits.conf (ulimit -H -t shows it)"
 )
 _REMEDIES: dict[str, str] = {
+    "ray-memory": (
+        "Ray killed a worker because its node had too little host memory: let fewer run at once"
+        " (memory= or more num_cpus= of the task), or raise RAY_memory_usage_threshold in job.env"
+    ),
+    "ray-options": (
+        "Ray runs already, on all nodes: take num_cpus, num_gpus and the like out of ray.init();"
+        " `launcher_args: [--num-cpus=8]` sets them for each node"
+    ),
+    "ray-version": (
+        "the cluster of job.ray_address has another Ray or Python: set `python:` to the same one"
+    ),
+    "ray-worker": (
+        "what it printed last is in ray/session_*/logs/worker-*.err of the run's folder, on"
+        " the node with that ip"
+    ),
     "cuda-oom": "use a smaller batch per device with more gradient accumulation",
     "shared-memory": "give the node (or its container) a larger /dev/shm",
     "memlock": (

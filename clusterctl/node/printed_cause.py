@@ -12,6 +12,14 @@ from typing import NamedTuple, Sequence, Tuple
 from clusterctl.node.printed_error import WAITED, echoes, last_error
 
 CAUSES: Tuple[Tuple[str, str], ...] = (
+    # Before "cuda-oom": Ray's error of that name is about the memory of a node.
+    ("ray-memory", r"\bray\.exceptions\.outofmemoryerror\b|\bnode running low on memory\b"),
+    ("ray-options", r"\bwhen connecting to an existing cluster, .* must not be provided\b"),
+    ("ray-version", r"\bversion mismatch: the cluster was started with\b"),
+    (
+        "ray-worker",
+        r"\bray\.exceptions\.(?:actordied|actorunavailable|rayactor|workercrashed)error\b",
+    ),
     (
         "cuda-oom",
         (

@@ -80,8 +80,15 @@ class NodePlan:
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """The whole command of this node, as you would type it."""
-        return (*self.container, *self.launcher_argv, *self.wrap, *self.argv)
+        """The whole command of this node, as you would type it; of Ray, without the driver's."""
+        ranks = () if self.launcher_program else (*self.wrap, *self.argv)
+        return (*self.container, *self.launcher_argv, *ranks)
+
+    @property
+    def driver(self) -> tuple[str, ...]:
+        """The command that is started once Ray is up on all nodes; empty: none on this one."""
+        alone = self.launcher_program and not self.ends_with_master
+        return (*self.wrap, *self.argv) if alone else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,6 +284,7 @@ def _lines(node: NodePlan) -> list[str]:
         f"processes: {node.procs} ({node.procs_origin})",
         f"in {node.workdir}",
         shlex.join(node.command_line),
+        *((f"then: {shlex.join(node.driver)}",) if node.driver else ()),
         *(f"{variable.name}={_value(variable)}  ({variable.origin})" for variable in node.env),
     ]
 

@@ -10,6 +10,7 @@ import logging
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ JUNK = (
     *(".tox", ".nox", ".cache", ".DS_Store", "*.swp", "*~", "wandb", "mlruns", "lightning_logs"),
 )
 """Left out where no git says what belongs to the code."""
+OUTPUTS = ("slurm-[0-9]*.out", "nohup.out")
+"""What Slurm and nohup write into the current folder while the job, or another one, runs."""
 
 
 class Ignored:
@@ -78,7 +81,7 @@ def ignored_in(folder: Path, literal: Iterable[str]) -> Ignored:
         lines = []
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}: expected a file of patterns") from error
-    patterns = []
+    patterns = [*OUTPUTS]
     for number, line in enumerate(map(str.strip, lines), 1):
         if line.startswith("!"):
             message = f"{path}:{number}: expected a name or pattern to leave out, found {line}"
@@ -188,18 +191,29 @@ def _files(
     else:
         found = _walked(folder, Ignored(JUNK), ignored)
     root = os.fsencode(folder) + b"/"
-    files = []
+    files, own = [], _own_outputs()
     for path in sorted(set(found)):
         _refuse_secret(folder, path)
         # What is tracked may be deleted in the work tree.
         with _naming_file(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             status = os.lstat(root + path)
             kind = entry_kind(status)
-            if kind is not None:
+            if kind is not None and (status.st_dev, status.st_ino) not in own:
                 files.append((path, kind, status))
     if not files:
         raise _nothing(folder, worktree)
     return files
+
+
+def _own_outputs() -> set[tuple[int, int]]:
+    """Return the files that this process writes to, as `clusterctl launch >launch.log` lets it."""
+    found = set()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def changed_since(source: SourceTree, names: Iterable[str]) -> list[str]:

@@ -305,7 +305,7 @@ class AgentCall(Call):
             words = f"no sign of life for {limit:.0f} s"
         if self._noise:
             words += f"; its login shell said: {bytes(self._noise[-200:])!r}"
-        hint = f"look at the host's load and mounts: ssh {self.node.host} uptime"
+        hint = f"look at the host's load and mounts: {_on(self.node)} uptime"
         return NodeError("timeout", "answer" if self._answering else "exec", words, hint)
 
     def _never_began(self) -> NodeError:
@@ -318,7 +318,8 @@ class AgentCall(Call):
             return NodeError("bad-output", "exec", "no Python 3.9 or newer was found", hint)
         words = f"the login shell ended ({_status(ending)}) before the agent could speak"
         output = ending.errors.strip() or bytes(self._noise).strip()
-        hint = f"try: ssh {self.node.host} 'echo it works'{_ENDS}"
+        login = self.node.ssh.via != "srun"  # a step has no login shell
+        hint = f"try: {_on(self.node)} " + (f"'echo it works'{_ENDS}" if login else "echo it works")
         words += _last_of(output)
         return node_limit(words) or NodeError("bad-output", "exec", words, hint)
 
@@ -328,7 +329,7 @@ class AgentCall(Call):
         if not ending.connected:
             return self._broken("answer", ending)
         words = f"the agent ended ({_status(ending)}) before its last answer"
-        hint = f"was it killed for want of memory? try: ssh {self.node.host} dmesg"
+        hint = f"was it killed for want of memory? try: {_on(self.node)} dmesg"
         words += _last_of(ending.errors.strip())
         return node_limit(words) or NodeError("lost", "answer", words, hint)
 
@@ -355,7 +356,14 @@ def _last_of(output: bytes) -> str:
     return ": " + output[-300:].decode("utf-8", "backslashreplace") if output else ""
 
 
+def _on(node: Node) -> str:
+    """Return the beginning of a command that the user can type to run another on the node."""
+    if node.ssh.via == "srun":
+        return f"srun --jobid={node.ssh.slurm_job} --overlap --nodes=1 --nodelist={node.host}"
+    return f"ssh {node.host}"
+
+
 def _reachable(node: Node) -> str:
     if node.ssh.via == "srun":
-        return "does the allocation still run? try: squeue --job $SLURM_JOB_ID"
-    return f"does the host still answer? try: ssh {node.host} uptime"
+        return f"does the allocation still run? try: squeue --job {node.ssh.slurm_job}"
+    return f"does the host still answer? try: {_on(node)} uptime"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -35,6 +36,11 @@ from clusterctl.transport.translate_errors import translated
 
 _OWN_ERROR = re.compile(rb"^srun: error: (?!.*: tasks? [0-9,-]+: Exited)(.*)", re.MULTILINE)
 """srun's own words, not those on the exit code of what it ran: both have one exit status."""
+
+_OF_JOB = re.compile(
+    r"SLURM_(?:ARRAY_|CLUSTER|CONF|JOB_|JOBID$|NODELIST$|RESTART_COUNT$|SUBMIT_|TOPOLOGY_)"
+)
+"""Variables that tell of the job, and of Slurm itself."""
 
 
 class SrunStream(ProcessStream):
@@ -83,7 +89,20 @@ class SrunConnection(Connection):
             *("--chdir=/", "/bin/sh", "-c", agent.COMMAND),
         ]
         with translated("exec", self.node.name):
-            return SrunStream(argv)
+            return SrunStream(argv, step_environment(os.environ))
+
+
+def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a step, which gets all that the job has on its node.
+
+    srun reads its options from variables, too: with SLURM_GPUS_PER_TASK, which `salloc
+    --gpus-per-task` sets, a step of one task would get one of the node's GPUs.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(("SLURM_", "SRUN_")) or _OF_JOB.match(name)
+    }
 
 
 IMPORTING = threading.RLock()

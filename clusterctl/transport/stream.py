@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from clusterctl.errors import CouldNotTell
@@ -67,10 +67,11 @@ class Stream(ABC):
 class ProcessStream(Stream):
     """A child process on this machine: the agent itself, or an `ssh` that leads to it."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
-        """Start the program; raise OSError if it cannot be started."""
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Start the program, with its variables; raise OSError if it cannot be started."""
         self._process = subprocess.Popen(
             argv,
+            env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

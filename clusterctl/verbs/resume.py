@@ -79,24 +79,10 @@ def resume(
         LaunchRefused: the checkpoint is not complete, or not the same on every node.
         UsageError: the job has no place for the checkpoint, or only the nodes claim its command.
     """
-    require_word(checkpoint)
-    if before.discovered:
-        _require_own_command(before, cluster, launch)
-        if not launch.overrides.command:
-            _report_claims(before, cluster, emit=emit)
-        before = replace(before, cluster=replace(before.cluster, job=cluster.job))
-    overrides = _taken_over(before, launch.overrides)
-    if launch.overrides.spares is None and before.cluster.spares:
-        # Spare nodes take the places of nodes that the resume leaves out.
-        left = max(0, len(cluster.nodes) - len(before.cluster.active))
-        overrides = replace(overrides, spares=min(left, len(before.cluster.spares)))
-    cluster = _with_job_of(before, cluster, overrides, emit=emit)
-    require_job(cluster)
-    if needs_secrets:
-        require_variables(cluster)
-    # First: what a program of another kind lacks would lead to a command that is refused.
+    before, cluster, overrides, template = planned(
+        before, cluster, launch, checkpoint=checkpoint, needs_secrets=needs_secrets, emit=emit
+    )
     stored = stored_checkpoint(checkpoint, cluster.job.command) if is_url(checkpoint) else None
-    template = _template(cluster.job, checkpoint, launch.source)
     ranks = _ranks(before, cluster, overrides)
     active = cluster.with_nodes(cluster.active)
     chosen = stored or choose_checkpoint(
@@ -132,6 +118,39 @@ def resume(
     name = launch.name or str(before.options.get("name") or "")
     options = replace(launch, overrides=overrides, resumed=resumed, name=name)
     return _with_command(before, cluster, command), options
+
+
+def planned(
+    before: RunRecord,
+    cluster: Cluster,
+    launch: LaunchOptions,
+    *,
+    checkpoint: str,
+    needs_secrets: bool = True,
+    emit: Emit,
+) -> tuple[RunRecord, Cluster, Options, tuple[str, ...]]:
+    """Return what needs no node: the run, the job, the options, its new command.
+
+    The command has a place for the checkpoint; arguments and errors are those of `resume`.
+    """
+    require_word(checkpoint)
+    if before.discovered:
+        _require_own_command(before, cluster, launch)
+        if not launch.overrides.command:
+            _report_claims(before, cluster, emit=emit)
+        before = replace(before, cluster=replace(before.cluster, job=cluster.job))
+    overrides = _taken_over(before, launch.overrides)
+    if launch.overrides.spares is None and before.cluster.spares:
+        # Spare nodes take the places of nodes that the resume leaves out.
+        left = max(0, len(cluster.nodes) - len(before.cluster.active))
+        overrides = replace(overrides, spares=min(left, len(before.cluster.spares)))
+    cluster = _with_job_of(before, cluster, overrides, emit=emit)
+    require_job(cluster)
+    if needs_secrets:
+        require_variables(cluster)
+    if is_url(checkpoint):  # what a program of another kind lacks would lead to a refused command
+        stored_checkpoint(checkpoint, cluster.job.command)
+    return before, cluster, overrides, _template(cluster.job, checkpoint, launch.source)
 
 
 def _with_job_of(before: RunRecord, cluster: Cluster, overrides: Options, *, emit: Emit) -> Cluster:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from clusterctl.cli.shared.hint_commands import complete_hint, with_word
+from clusterctl.cli.shared.hint_commands import (
+    as_typed,
+    complete_hint,
+    with_run,
+    with_word,
+    without_flag,
+)
+from clusterctl.verbs.batch.submit import plan_submission
+from clusterctl.verbs.runs.records import Records
+from tests.verbs.batch.test_submit import CLUSTER, WORDS
 
 
 @pytest.mark.parametrize(
@@ -53,3 +64,22 @@ def test_a_word_is_replaced_where_it_stands() -> None:
     assert with_word(["--nods", "2"], "--nods", "--nodes") == ["--nodes", "2"]
     assert with_word(["-v", "--nods=2"], "--nods", "--nodes") == ["-v", "--nodes=2"]
     assert with_word(["-v"], "--nods", "--nodes") == ["-v"]
+
+
+def test_the_words_of_a_batch_job_are_what_was_typed() -> None:
+    planned = plan_submission(CLUSTER, WORDS, Records(Path("/tmp")), nodes=None)
+    words = planned.argv[planned.argv.index("clusterctl") + 1 :]
+    assert as_typed(list(words)) == WORDS
+    assert as_typed(WORDS) == WORDS
+
+
+def test_a_resume_names_its_run_also_where_none_was_typed() -> None:
+    words = ["resume", "--checkpoint", "latest", "--", "a.py"]
+    assert with_run(words, None, "lab-1") == [*words[:3], "lab-1", *words[3:]]
+    assert with_run(["resume", "mine", "-v"], "mine", "lab-1") == ["resume", "lab-1", "-v"]
+
+
+@pytest.mark.parametrize("flag", ["--exclude a", "--exclude=a"])
+def test_a_flag_is_left_out_with_its_value(flag: str) -> None:
+    words = f"launch {flag} -v -- x.py --exclude b".split()
+    assert without_flag(words, "--exclude") == ["launch", "-v", "--", "x.py", "--exclude", "b"]

@@ -211,6 +211,19 @@ def test_a_queued_job_shows_why_it_waits_and_is_cancelled(project: Project) -> N
     assert not (project.slurm.folder / project.name / "code").exists(), "nothing ran"
 
 
+def test_a_queued_job_runs_what_was_submitted_whatever_the_inventory_has_by_then(
+    project: Project,
+) -> None:
+    project.write(command=["echo.py", "first"], slurm={"nodes": 1, "hold": ""})
+    run = project.submit()
+    project.write(command=["echo.py", "second"])
+    (job,) = project.slurm.jobs()
+    project.slurm.run("scontrol", "release", job)
+    wait_until(lambda: not project.slurm.jobs())
+    assert '["first"]' in project.run("logs", run).stdout
+    assert project.status(run)["state"] == "finished"
+
+
 def test_a_job_that_slurm_ends_is_failed_with_slurms_word(project: Project) -> None:
     run = project.submit("--", "job.py", STEPS="2000")
     project.wait_for(run, "running")
@@ -218,7 +231,12 @@ def test_a_job_that_slurm_ends_is_failed_with_slurms_word(project: Project) -> N
     project.slurm.run("scancel", job)
     wait_until(lambda: not project.slurm.jobs())
     view = project.status(run)
-    assert view["state"] in {"stopped", "failed"}
+    assert (view["state"], view["ended_by"]) == ("stopped", "slurm")
+    kept = json.loads((project.folder / "state/lab" / run / "slurm.json").read_text())
+    assert kept["state"] == "CANCELLED"
+    printed = (project.folder / "state/lab" / run / "err").read_text()
+    assert f"Slurm ends job {job}: CANCELLED" in printed
+    assert "keeps running" not in printed
     wait_until(lambda: nothing_left(project.slurm))
 
 
@@ -240,6 +258,25 @@ def test_a_batch_job_is_resumed_from_a_checkpoint_on_the_nodes_that_it_gets(
     newest = project.slurm.shared(project.name, "code", "out", "step-000010")
     assert f'["base", "--from", "{newest}"]' in done.stdout
     assert "3 ranks: node2" in done.stderr
+
+
+def test_a_resume_takes_the_nodes_that_slurm_gives_it_and_needs_its_inventory(
+    project: Project,
+) -> None:
+    job = {"command": ["echo.py"], "checkpoints": "out", "resume_args": ["{checkpoint}"]}
+    first, second, _ = project.slurm.compute
+    project.write(**job, slurm={"nodes": 1, "nodelist": first})
+    assert project.run("launch").returncode == 0
+    run = project.status()["run"]
+    checkpoint(project.folder / "code" / "out", 10, run)
+    project.write(**job, slurm={"nodes": 1, "nodelist": second})
+    done = project.run("resume", "--checkpoint", "latest")
+    assert done.returncode == 0, done
+    assert f"1 rank: {second} (rank 0)" in done.stderr
+    elsewhere = project.run("resume", run, "--checkpoint", "latest", within=("env", "-C", "/"))
+    assert elsewhere.returncode == 2, elsewhere
+    assert f"{run} ran on nodes that Slurm chose: expected its inventory" in elsewhere.stderr
+    assert f"hint: cd {project.slurm.shared(project.name)}, then" in elsewhere.stderr
 
 
 def test_a_check_that_fails_inside_of_the_job_is_the_jobs_end(project: Project) -> None:
@@ -267,15 +304,28 @@ def test_what_slurm_refuses_leaves_nothing_behind(project: Project) -> None:
         ({"slurm": {}}, (), "job.slurm.nodes: expected the number of nodes, found none"),
         ({}, ("--nodes", "node2"), "--nodes: expected no names of nodes"),
         ({"env_from": ["NO_SUCH_SECRET"]}, (), "NO_SUCH_SECRET"),
+        ({}, ("--", "no_such.py"), "command: expected the script no_such.py"),
+        ({}, ("--", "bash", "steps.sh"), "steps.sh:1: srun starts ranks on other machines"),
     ],
 )
 def test_what_could_not_be_submitted_is_refused_here(
     project: Project, job: dict[str, object], words: tuple[str, ...], message: str
 ) -> None:
     project.write(**job)
-    done = project.run("launch", *words, "--", "job.py")
+    (project.folder / "steps.sh").write_text("srun python train.py\n")
+    done = project.run("launch", *words, *(() if "--" in words else ("--", "job.py")))
     assert (done.returncode, project.slurm.jobs()) == (2, [])
     assert message in done.stderr
+    assert list(project.folder.glob("state/lab/*")) == []
+
+
+def test_a_resume_that_cannot_be_is_refused_before_the_queue(project: Project) -> None:
+    assert project.run("launch", "--", "echo.py").returncode == 0
+    done = project.run("resume", "--checkpoint", "latest")
+    assert (done.returncode, project.slurm.jobs()) == (2, [])
+    assert "job.resume_args: expected {checkpoint}" in done.stderr
+    assert "--run-id" not in done.stderr
+    assert len(list(project.folder.glob("state/lab/*"))) == 1
 
 
 def test_outside_of_an_allocation_a_check_tells_how_to_get_one(project: Project) -> None:
@@ -285,8 +335,64 @@ def test_outside_of_an_allocation_a_check_tells_how_to_get_one(project: Project)
     assert "hint: salloc" in done.stderr
 
 
+def test_a_node_that_slurm_gave_to_two_jobs_has_a_hint_that_slurm_takes(project: Project) -> None:
+    project.write(slurm={"nodes": 1, "nodelist": project.slurm.compute[0]})
+    project.wait_for(project.submit("--", "job.py", STEPS="2000"), "running")
+    done = project.run("launch", "--", "job.py")
+    assert done.returncode == 125, done
+    assert "another run uses the node" in done.stderr
+    assert 'exclusive: ""' in done.stderr
+    assert "--wait" not in done.stderr
+
+
+def test_a_run_that_nobody_knows_is_called_so(project: Project) -> None:
+    for verb in ("status", "logs", "stop"):
+        done = project.run(verb, "nosuch")
+        assert done.returncode in {1, 2}, done
+        assert "nosuch" in done.stderr
+        assert "salloc" not in done.stderr
+
+
+def test_of_several_jobs_none_is_chosen_and_the_only_live_one_is(project: Project) -> None:
+    project.write(slurm={"nodes": 1, "hold": ""})
+    first, second = project.submit("--name", "a", "--", "job.py"), project.submit("--", "job.py")
+    for verb in ("stop", "logs"):
+        done = project.run(verb)
+        assert done.returncode == 2, done
+        assert f"several runs are live: {second}, {first} (a)" in done.stderr
+        assert f"hint: clusterctl {verb} {first}\n" in done.stderr
+    shown = project.run("status")
+    assert (shown.returncode, shown.stdout.count(" queued\n")) == (0, 2), shown
+    measured = project.run("status", "--prometheus").stdout
+    assert (first in measured, second in measured) == (True, True), measured
+    assert project.run("stop", second).returncode == 0
+    assert project.status()["run"] == first, "though the other is newer"
+    assert project.run("stop").returncode == 0
+    assert project.slurm.jobs() == []
+
+
+def test_other_code_than_that_of_a_live_run_in_its_workdir_is_warned_of(project: Project) -> None:
+    project.write(slurm={"nodes": 1, "nodelist": project.slurm.compute[0]})
+    run = project.submit("--", "job.py", STEPS="2000")
+    project.wait_for(run, "running")
+    project.write(slurm={"nodes": 1, "hold": ""})
+    (project.folder / "echo.py").write_text("print('changed')")
+    done = project.run("launch", "--detach", "--", "echo.py")
+    assert f"warning: {run} is live: this job will change files in its workdir" in done.stderr
+    folder = project.slurm.shared(project.name, "code-2")
+    assert f"clusterctl launch --detach --workdir {folder} -- echo.py\n" in done.stderr
+    done = project.run("launch", "--detach", "--workdir", "/tmp/apart", "--", "echo.py")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_left_behind_by_a_batch_script_is_warned_of(project: Project) -> None:
+    done = project.allocated("launch", "--detach", "--", "echo.py", ENVIRONMENT="BATCH")
+    assert done.returncode == 0, done
+    assert "warning: Slurm kills the run as soon as this batch script ends" in done.stderr
+
+
 def test_an_allocation_that_ended_is_named(project: Project) -> None:
     done = project.run("check", SLURM_JOB_ID="4711", SLURM_JOB_NODELIST="node[2-3]")
     assert done.returncode == 1, done
     assert "Unable to confirm allocation for job 4711" in done.stdout
-    assert "squeue --job" in done.stdout
+    assert "squeue --job 4711" in done.stdout

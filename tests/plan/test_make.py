@@ -335,6 +335,8 @@ def test_ray_starts_one_driver_and_the_other_nodes_serve_it(plan: Planner) -> No
     assert made.world_size == 1
     assert [list(each.ranks) for each in made.nodes] == [[0], [], []]
     assert [each.ends_with_master for each in made.nodes] == [False, True, True]
+    assert [each.command_line for each in made.nodes] == [n.launcher_argv for n in made.nodes]
+    assert [each.driver for each in made.nodes] == [("/venv/bin/python", "train.py"), (), ()]
     everywhere = (
         "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
         "--block", "--num-cpus=4",
@@ -367,6 +369,7 @@ def test_with_a_ray_that_exists_only_the_driver_is_started(plan: Planner) -> Non
     assert made.master.command_line == ("/venv/bin/python", "train.py")
     assert values(made.master)["RAY_ADDRESS"] == "ray://10.9.9.9:10001"
     assert not made.master.launcher_program
+    assert not made.master.driver
     assert not made.gathers
     assert len(plan(job=replace(job, launcher="direct")).nodes) == len(GPUS)
 

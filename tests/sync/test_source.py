@@ -145,3 +145,20 @@ def test_any_execute_bit_makes_a_program(code: Path) -> None:
     (code / "a.py").chmod(0o645)
     (entry,) = read_source(code).listing.values()
     assert entry.kind == "x"
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_what_is_written_while_a_job_runs_is_no_code(code: Path, in_git: bool) -> None:  # noqa: FBT001
+    if in_git:
+        subprocess.run(["git", "init", "-q", code], check=True)
+    for name in ("slurm-12.out", "slurm-12_3.out", "nohup.out", "slurm-notes.out"):
+        (code / name).touch()
+    text = "import sys, pathlib; from clusterctl.sync.source import read_source\n"
+    text += "print(*sorted(read_source(pathlib.Path()).listing), file=sys.stderr)"
+    with (code / "launch.log").open("wb") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", text],
+            check=True, stdout=log, stderr=subprocess.PIPE, cwd=code,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+    assert done.stderr.decode().split() == ["b'a.py'", "b'slurm-notes.out'"]

@@ -49,13 +49,34 @@ def test_a_call_is_a_step_of_the_job_on_that_node(tmp_path: Path) -> None:
     assert {"--jobid=4711", "--nodelist=gpu07", "--overlap", "--ntasks=1"} <= set(words)
 
 
+def test_a_step_gets_all_of_the_job_whatever_one_task_of_it_would_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_GPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_LABELIO", "SLURM_EXPORT_ENV"):
+        monkeypatch.setenv(name, "1")
+    for name in ("SLURM_CONF", "SLURM_JOB_NAME", "SLURM_ARRAY_TASK_ID", "SLURM_JOBID"):
+        monkeypatch.setenv(name, "kept")
+    assert say_hello(tmp_path, f'env > "$0.env"\n{RUNS}').ok
+    lines = (tmp_path / "srun.env").read_text().splitlines()
+    found = {line for line in lines if line.startswith(("SLURM_", "SRUN_"))}
+    assert {line for line in found if line.endswith("=1")} == set()
+    assert len({line for line in found if line.endswith("=kept")}) == 4
+    assert "HOME=" in "\n".join(lines)
+
+
+def test_what_to_type_on_a_node_goes_through_srun(tmp_path: Path) -> None:
+    error = error_of(say_hello(tmp_path, "cat >/dev/null & exit 3"))
+    where = "srun --jobid=4711 --overlap --nodes=1 --nodelist=gpu07"
+    assert error.hint == f"try: {where} echo it works"
+
+
 def test_an_error_of_sruns_own_is_shown_with_what_to_type(tmp_path: Path) -> None:
     words = "Unable to confirm allocation for job 4711: Invalid job id specified"
     noise = "cluster configuration lacks support for cpu binding"
     script = f'echo "srun: {noise}" >&2; echo "srun: error: {words}" >&2; exit 1'
     error = error_of(say_hello(tmp_path, script))
     assert (error.state, error.message) == ("lost", f"srun: {words}")
-    assert error.hint == "does the allocation still run? try: squeue --job $SLURM_JOB_ID"
+    assert error.hint == "does the allocation still run? try: squeue --job 4711"
 
 
 def test_the_exit_code_of_the_command_is_not_sruns_own(tmp_path: Path) -> None:

@@ -111,10 +111,10 @@ def busy(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     for node, lock in held:
         wanted = {gpu.uuid for gpu in chosen_by_job(cluster, node)}
         if not (lock.holds and wanted and wanted.isdisjoint(lock.holds)):
-            yield _held(node, lock, began[lock.run])
+            yield _held(node, lock, began[lock.run], in_slurm=cluster.by_slurm)
 
 
-def _held(node: NodeFacts, lock: RunLock, began: str) -> Finding:
+def _held(node: NodeFacts, lock: RunLock, began: str, *, in_slurm: bool) -> Finding:
     since = f" since {began}" if began else ""
     about = f" {lock.about}" if lock.about else ""
     taken = {uuid for each in node.sharing for uuid in each.holds}
@@ -126,7 +126,11 @@ def _held(node: NodeFacts, lock: RunLock, began: str) -> Finding:
         remedy = f"clusterctl status {lock.run} shows that run, clusterctl stop {lock.run} ends it"
         if lock.user != node.user:
             remedy = f"wait for it, or ask its owner, who can: clusterctl stop {lock.run}"
-        remedy += "; or launch with --wait, or on other nodes with --nodes or --exclude"
+        remedy += (
+            '; or let Slurm give whole nodes: `exclusive: ""` in job.slurm, or salloc --exclusive'
+            if in_slurm
+            else "; or launch with --wait, or on other nodes with --nodes or --exclude"
+        )
     if held and free:
         remedy += f", or on its free GPUs with --env {VISIBLE}={free}"
     return fail(

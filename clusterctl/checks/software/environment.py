@@ -15,6 +15,7 @@ from clusterctl.network.choice import Network
 from clusterctl.plan.processes import planned_gpus
 
 NCCL_DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+RAY_ADDRESS = "RAY_ADDRESS"
 RANKS = frozenset(
     {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
      "GROUP_RANK", "NODE_RANK"}
@@ -229,15 +230,21 @@ _CONFLICTS: tuple[tuple[str, Applies, str, str], ...] = (
 )
 def ranks(facts: Facts, cluster: Cluster) -> Iterator[Finding]:
     """Find such variables in job.env."""
-    ours = [(name, value) for name, value in cluster.job.env if name in RANKS]
+    names = RANKS | ({RAY_ADDRESS} if cluster.job.launcher == "ray" else set())
+    ours = [(name, value) for name, value in cluster.job.env if name in names]
     answered = tuple(node.node for node in facts.values() if node.answered)
     for name, value in ours if answered else ():
+        where = cluster.origin(f"env.{name}", JOB_ENV)
+        remedy = f"remove {name} from {f'{where} in hosts.yaml' if where == JOB_ENV else where}"
+        if name == RAY_ADDRESS:
+            remedy += "; for a Ray that is there: job.ray_address"
         yield warn(
             answered,
-            f"{JOB_ENV} sets {name}, which the launcher sets for each rank",
-            wanted=f"no {name} in {JOB_ENV}",
+            f"{where} sets {name}, which the launcher sets"
+            + ("" if name == RAY_ADDRESS else " for each rank"),
+            wanted=f"no {name} in {where}",
             found=f"{name}={value}",
-            remedy=f"remove {name} from {JOB_ENV} in hosts.yaml",
+            remedy=remedy,
         )
 
 

@@ -7,11 +7,13 @@ from functools import partial
 
 from clusterctl.api.session import Session
 from clusterctl.cli.shared.options import add_inventory, add_json, load_all, read_as
+from clusterctl.cli.shared.run_option import known_cluster
 from clusterctl.errors import UsageError
 from clusterctl.inventory import kinds
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.quarantine import show_quarantine
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.runs.records import Records
 
 EXIT_NOTHING = 1
 LIST, ADD, REMOVE = "list", "add", "remove"
@@ -51,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     _require_fitting(args)
     screen = Screen()
     absent: tuple[str, ...] = ()
-    with Session(load_all(args)) as session:
+    cluster = load_all(args)
+    # Outside of its allocations, Slurm's nodes are known by the runs on them.
+    with Session(cluster if cluster.nodes else known_cluster(args, Records())) as session:
         if args.action == ADD:
             reason = args.reason or ""
             found = session.quarantine_add(args.nodes, reason=reason, seconds=args.seconds)

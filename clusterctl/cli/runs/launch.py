@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 from clusterctl.api.flags import launch_options
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
+from clusterctl.cli.shared.batch import note_ending
 from clusterctl.cli.shared.following import LaunchDisplay, follow_run, make_display, shown
 from clusterctl.cli.shared.launch_options import add_options, launch_flags, warn_of_flags
 from clusterctl.cli.shared.options import load_all
@@ -17,8 +19,8 @@ from clusterctl.errors import ClusterError, Interrupted, LaunchRefused, UsageErr
 from clusterctl.plan.plan import Plan
 from clusterctl.report.console import Screen
 from clusterctl.report.launch import show_plan
-from clusterctl.verbs.events import Event
-from clusterctl.verbs.launch.launch import Checked
+from clusterctl.verbs.events import Event, Notice
+from clusterctl.verbs.launch.launch import Checked, validate
 from clusterctl.wire import SCHEMA, plain
 
 
@@ -36,8 +38,9 @@ def run(args: argparse.Namespace) -> int:
     cluster = load_all(args)
     if submits(args, cluster):
         with refusals(display):
-            overrides = launch_options(args.command, flags).overrides
-            return submit_and_follow(args, cluster, overrides)
+            options = launch_options(args.command, flags)
+            judge = partial(validate, options=options, emit=lambda _: None)
+            return submit_and_follow(args, cluster, options.overrides, judge)
     session = Session(cluster, accept_new=args.accept_new, fanout=args.fanout)
     with session, refusals(display):
         plan = partial(session.plan, args.command, **flags)
@@ -58,9 +61,13 @@ def start(
     if args.detach and not args.run_id:
         with suppress(KeyboardInterrupt), shown(display) as show:  # it has been launched
             run._bring_py_spy(emit=show)  # noqa: SLF001  (not public: following does it, too)
+        if run.cluster.slurm_job and os.environ.get("ENVIRONMENT") == "BATCH":  # sbatch sets it
+            text = "Slurm kills the run as soon as this batch script ends"
+            hint = "leave --detach out: launch then lasts as long as the run"
+            display.show(Notice(text=text, hint=hint, level="warning"))
         print(json.dumps({"schema": SCHEMA, "run": run.id}) if args.json else run.id)
         return 0
-    return follow_run(run, display)
+    return follow_run(run, display, in_job=note_ending if args.run_id else None)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from clusterctl.api.flags import launch_options
 from clusterctl.api.session import Session
 from clusterctl.cli.runs.launch import refusals, start
 from clusterctl.cli.shared.following import make_display
-from clusterctl.cli.shared.hint_commands import with_word
+from clusterctl.cli.shared.hint_commands import with_run
 from clusterctl.cli.shared.launch_options import add_options, launch_flags, warn_of_flags
 from clusterctl.cli.shared.options import load_all
 from clusterctl.cli.shared.run_option import (
@@ -21,6 +21,7 @@ from clusterctl.cli.shared.run_option import (
 from clusterctl.cli.shared.submit import submit_and_follow, submits
 from clusterctl.inventory.load import DEFAULT
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.resume import planned
 from clusterctl.verbs.runs.records import Records
 
 
@@ -56,10 +57,13 @@ def run(args: argparse.Namespace) -> int:
         picks = (args.nodes or args.exclude) and has_inventory(args)
         cluster = load_all(args) if picks else to_resume(args, before)
         if submits(args, cluster):
-            if args.run:  # hours later the word may mean another run
-                args.words = with_word(args.words, args.run, before.run)
-            overrides = launch_options(args.command, flags).overrides
-            return submit_and_follow(args, cluster, overrides)
+            # Hours later the word, or none, may mean another run.
+            args.words = with_run(args.words, args.run, before.run)
+            options = launch_options(args.command, flags)
+            judge = partial(
+                planned, before, launch=options, checkpoint=args.checkpoint, emit=lambda _: None
+            )
+            return submit_and_follow(args, cluster, options.overrides, judge)
         with Session(cluster, accept_new=args.accept_new, fanout=args.fanout) as session:
             run = before.run if args.run else None  # then the nodes are asked for a later one
             which, command = args.checkpoint, args.command

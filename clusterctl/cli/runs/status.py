@@ -60,11 +60,11 @@ def run(args: argparse.Namespace) -> int:
             f"expected --prometheus or {other}, found both", hint="clusterctl status --prometheus"
         )
     screen = Screen()
-    while found := batch_of(args):
-        args.run = found[0].run  # a newer one may be submitted meanwhile
-        if not _show_once(args, screen, view_of_batch(*found)):
-            return 0
     try:
+        while found := batch_of(args):
+            args.run = found[0].run  # a newer one may be submitted meanwhile
+            if not _show_once(args, screen, view_of_batch(*found)):
+                return 0
         return _show(args, screen)
     except SeveralLive as several:
         if args.json or args.watch:
@@ -74,10 +74,12 @@ def run(args: argparse.Namespace) -> int:
     if args.prometheus:
         print(prometheus([_ask(each) for each in each_run]), end="")
         return 0
-    return max(_show(each, screen) for each in each_run)
+    return max(run(each) for each in each_run)
 
 
 def _ask(args: argparse.Namespace) -> RunStatus:
+    if found := batch_of(args):
+        return view_of_batch(*found)
     with open_run(args) as run:
         return run.status()
 

@@ -3,9 +3,10 @@
 import argparse
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from clusterctl.cli.shared.options import inventory_path, load_all
+from clusterctl.cli.shared.run_option import name_each_run
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.other_programs.allocation import allocation
@@ -23,6 +24,7 @@ from clusterctl.verbs.batch.status import (
     wait_until_ended,
 )
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.runs.find_run import SeveralLive
 from clusterctl.verbs.runs.list_runs import RunList
 from clusterctl.verbs.runs.records import Records
 from clusterctl.verbs.runs.run_status import RunStatus
@@ -45,7 +47,7 @@ def batch_of(args: argparse.Namespace, *, part: bool = True) -> tuple[BatchJob, 
     batch = jobs.find(args.run, part=part) if args.run else _newest(args, records, jobs)
     if batch is None:
         return None
-    state = SlurmState() if jobs.exit_code(batch) is not None else slurm.ask(batch.job)
+    state = SlurmState() if jobs.exit_code(batch) is not None else jobs.slurm_state(batch)
     if asks_nodes(batch, jobs, state):
         args.run = batch.run
         return None
@@ -73,7 +75,7 @@ def live_batches(args: argparse.Namespace) -> list[BatchJob]:
         return []
     cluster = load_all(args)
     mine = [batch for batch in found if cluster.by_slurm and batch.cluster == cluster.name]
-    return [batch for batch in mine if slurm.ask(batch.job).phase != "ended"]
+    return [batch for batch in mine if jobs.live(batch)]
 
 
 def list_batches(cluster: Cluster) -> RunList | None:
@@ -101,6 +103,21 @@ def print_batch(batch: BatchJob, *, tail: int | None, grep: str | None) -> None:
         print(strip_controls(line))
 
 
+def note_ending(run: str) -> None:
+    """Tell and keep why Slurm ends the batch job of a run, in which this is.
+
+    What the ranks still print cannot be shown: no step can be started in such a job.
+    """
+    jobs = BatchJobs(Records())
+    batch = jobs.find(run, part=False)
+    if batch is not None:
+        with suppress(ClusterError):
+            state = slurm.ask_ending(batch.job)
+            jobs.keep(batch, state)
+            text = f"{run}: Slurm ends job {batch.job}: {state.words}; its ranks have got SIGTERM"
+            Screen().say(Notice(text=text, level="warning"))
+
+
 @contextmanager
 def held(run: str) -> Iterator[None]:
     """Keep the Slurm job of a run while the block stops the run; then wait for its end."""
@@ -122,7 +139,11 @@ def held(run: str) -> Iterator[None]:
 
 
 def _newest(args: argparse.Namespace, records: Records, jobs: BatchJobs) -> BatchJob | None:
-    """Return the newest batch job, if no newer run is known and this is no allocation."""
+    """Return the only live batch job, else the newest, if no newer run is known.
+
+    Raises:
+        SeveralLive: several are live.
+    """
     batches = jobs.all()
     if not batches or _in_allocation():
         return None
@@ -131,9 +152,15 @@ def _newest(args: argparse.Namespace, records: Records, jobs: BatchJobs) -> Batc
         if not cluster.by_slurm:
             return None
         batches = [batch for batch in batches if batch.cluster == cluster.name]
-    newest = next(iter(batches), None)
-    if newest is None:
-        return None
+    live = [batch for batch in batches if jobs.live(batch)]
+    if len(live) > 1:
+        views = [batch_status(batch, jobs, jobs.slurm_state(batch)) for batch in live]
+        several = SeveralLive(views)
+        name_each_run(args, several)
+        raise several
+    newest = next(iter(live or batches), None)
+    if newest is None or live:
+        return newest
     submitted = {batch.run for batch in batches}
     others = (one for one in records.newest_first(newest.cluster) if one.run not in submitted)
     latest = next(others, None)

@@ -44,8 +44,16 @@ def shown(display: LaunchDisplay) -> Iterator[Callable[[Event], None]]:
         display.quiet()
 
 
-def follow_run(run: Run, display: LaunchDisplay) -> int:
-    """Follow to the end; return launch's exit code."""
+def follow_run(
+    run: Run, display: LaunchDisplay, *, in_job: Callable[[str], None] | None = None
+) -> int:
+    """Follow to the end; return launch's exit code.
+
+    Args:
+        run: the run.
+        display: shows it.
+        in_job: called if Slurm ends the batch job in which this is, and all ranks with it.
+    """
     sink = PassThrough() if isinstance(display, JsonDisplay) else LineDeduplicator()
     monitor = run._monitor(sink)  # noqa: SLF001  (not public: how lines are shown)
     while True:
@@ -55,7 +63,7 @@ def follow_run(run: Run, display: LaunchDisplay) -> int:
         except KeyboardInterrupt as interrupt:
             wish = LEAVE if isinstance(interrupt, Terminated) else ask()
             if wish == LEAVE:
-                leave(run.id)
+                (leave if in_job is None else in_job)(run.id)
                 return EXIT_STOPPED_FOLLOWING
             if wish == STOP:
                 _stop(run, display)

@@ -81,6 +81,30 @@ def with_flag(words: Sequence[str], flag: str, value: Sequence[str]) -> list[str
     return [*ours, flag, *value, *rest]
 
 
+def as_typed(argv: list[str]) -> list[str]:
+    """Return the words of a command line without the first flag of one inside of a batch job."""
+    return [*argv[:1], *argv[3:]] if argv[1:2] == ["--run-id"] else argv
+
+
+def without_flag(words: Sequence[str], flag: str) -> list[str]:
+    """Return the words without a flag that has a value."""
+    end = words.index("--") if "--" in words else len(words)
+    return [
+        word
+        for place, word in enumerate(words)
+        if place >= end
+        or not (word == flag or word.startswith(f"{flag}=") or words[place - 1 : place] == [flag])
+    ]
+
+
+def with_run(words: Sequence[str], word: str | None, run: str) -> list[str]:
+    """Return the words with the id of the run that they mean, perhaps by no word at all."""
+    if word:
+        return with_word(words, word, run)
+    at = words.index("--") if "--" in words else len(words)
+    return [*words[:at], run, *words[at:]]
+
+
 def with_word(words: Sequence[str], wrong: str, right: str) -> list[str]:
     """Return the words with a word, or a flag with its value behind `=`, written right."""
     for place, word in enumerate(words):

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from clusterctl.cli.shared.hint_commands import complete_hint, with_word
+from clusterctl.cli.shared.hint_commands import as_typed, complete_hint, with_word
 from clusterctl.cli.shared.output import cannot_write, give_up, harden_streams
 from clusterctl.cli.shared.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser, module_of
 from clusterctl.cli.shared.signals import termination_as_interrupt
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     """Parse the command line and run its verb."""
     verb = _verb_of(argv)
-    words = argv
+    words = as_typed(argv)
     argv, command = split_command(argv) if verb in WITH_COMMAND else (argv, [])
     parser = build_parser([verb] if verb else [], command)
     try:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -76,11 +76,16 @@ def inventory_path(args: argparse.Namespace) -> Path:
     return args.inventory or default_path()
 
 
-def load_all(args: argparse.Namespace) -> Cluster:
-    """Load the inventory with all its nodes; raise InventoryError if it has problems."""
+def load_all(args: argparse.Namespace, *, hosts: Sequence[str] = ()) -> Cluster:
+    """Load the inventory with all its nodes; raise InventoryError if it has problems.
+
+    Args:
+        args: those of the verb. Inside of a batch job, the inventory is what it was submitted with.
+        hosts: as `load` has it.
+    """
     path = inventory_path(args)
     try:
-        return load(path, launcher=_launcher(args))
+        return load(path, launcher=_launcher(args), hosts=hosts, kept=_submitted(args))
     except InventoryError as error:
         if not path.exists() and args.inventory is None:
             from clusterctl.verbs.runs.records import Records  # noqa: PLC0415  (only for an error)
@@ -90,6 +95,17 @@ def load_all(args: argparse.Namespace) -> Cluster:
             flag = f"-i {shlex.quote(str(file))}" if file else ""
             error.hint = "\n".join(filter(None, (flag, error.hint)))
         raise
+
+
+def _submitted(args: argparse.Namespace) -> Path | None:
+    """Return the copy of the inventory that this batch job was submitted with."""
+    run = getattr(args, "run_id", None)
+    if run is None:
+        return None
+    from clusterctl.verbs.batch.job import BatchJobs  # noqa: PLC0415  (only inside of a job)
+    from clusterctl.verbs.runs.records import Records  # noqa: PLC0415
+
+    return BatchJobs(Records()).inventory(run)
 
 
 def _launcher(args: argparse.Namespace) -> LauncherName | None:

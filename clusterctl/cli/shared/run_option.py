@@ -15,7 +15,7 @@ from dataclasses import replace
 from clusterctl.api.run import Run
 from clusterctl.api.session import Session
 from clusterctl.cli.shared.options import add_fanout, add_inventory, inventory_path, load_all
-from clusterctl.errors import ClusterError, CouldNotTell, InventoryError
+from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, UsageError
 from clusterctl.inventory import load
 from clusterctl.inventory.addresses import is_here, normal_address, own_addresses
 from clusterctl.inventory.cluster import Cluster
@@ -80,12 +80,14 @@ def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:
             own = load_all(args).name
     record = records.find(args.run, part=part, prefer=own)
     cluster = load_all(args) if record is None and has_inventory(args) else None
-    if record is None and not part and (cluster is None or not cluster.nodes):
-        refuse_part(args.run, records.with_part(args.run))
-    if record is None and cluster is None:
+    if record is None and (cluster is None or not cluster.nodes):
+        if not part:
+            refuse_part(args.run, records.with_part(args.run))
+        why = f"{inventory_path(args)}, which would name nodes to ask, does not exist"
+        if cluster is not None:
+            why = "Slurm's nodes can be asked in their allocation only"
         raise ClusterError(
-            f"run {args.run} has no record on this machine,"
-            f" and {inventory_path(args)}, which would name nodes to ask, does not exist",
+            f"run {args.run} has no record on this machine, and {why}",
             hint=f"-i {DEFAULT}" if not any(records.newest_first()) else "clusterctl runs",
         )
     if record is not None:
@@ -166,6 +168,11 @@ def to_resume(args: argparse.Namespace, record: RunRecord) -> Cluster:
     if args.inventory:
         return load_all(args)
     now = _in_force(args, record)
+    if now is None and record.cluster.slurm_job:
+        raise UsageError(
+            f"{record.run} ran on nodes that Slurm chose: expected its inventory, found none here",
+            hint=f"cd {shlex.quote(record.source)}, then the same command",
+        )
     if now is None:
         return record.cluster
     if now.by_slurm:

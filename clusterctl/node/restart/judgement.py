@@ -133,6 +133,8 @@ def _rules() -> Dict[str, Rule]:
     repeats = {
         "cuda-oom": "the GPU's memory was full",
         "host-memory": "the host's memory was full",
+        "ray-memory": "the host's memory was full",
+        "ray-worker": "a worker of Ray died",
         "shared-memory": "/dev/shm was full",  # noqa: S108  (words)
         "device-assert": "a kernel failed on the GPU",
         "processes": "no further process could be started",
@@ -186,6 +188,8 @@ def _rules() -> Dict[str, Rule]:
         "nccl-on-cpu": "NCCL needs GPUs",
         "versions": versions,
         "old-driver": versions,
+        "ray-options": "ray.init() has options of a new cluster",
+        "ray-version": versions,
         "unused-parameter": "a parameter got no gradient",
         "rank-mismatch": "the script sets other ranks",
         "non-finite": "the loss is not finite",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import time
 from functools import partial
@@ -33,6 +34,8 @@ RELAY_SECONDS = 5.0
 """How long a failure waits until the other nodes have heard of it."""
 MOST_COMMANDS, COMMAND_LIMIT = 4, 100
 """Processes left running that are named, and characters of each command."""
+OF_RAY = re.compile(r"^ray::|/ray/(?:_private|core|dashboard)/|^ray[.]scripts[.]scripts$")
+"""In the command of a process of Ray's own."""
 RECORD_SECONDS = 60.0
 """How long an end that no disk takes is kept and answered from memory."""
 
@@ -165,10 +168,15 @@ class Ending:
         return self._notify.without(living_descendants())
 
     def _leftovers(self, left: List[Process]) -> None:
-        """Record what successful ranks left running, and is ended now."""
+        """Record what successful ranks left running, and is ended now; Ray ends with its driver."""
         words = [processes.command_of(process.pid).split() for process in left]
+        if self._job["launcher"] == "ray":
+            words = [each for each in words if not any(map(OF_RAY.search, each))]
         commands = [" ".join(each)[:COMMAND_LIMIT] for each in words]
-        self._record.event("leftovers-ended", count=len(left), commands=commands[:MOST_COMMANDS])
+        if commands:
+            self._record.event(
+                "leftovers-ended", count=len(commands), commands=commands[:MOST_COMMANDS]
+            )
 
     def _all_exited(self, left: List[Process]) -> None:
         """Nothing of the run is left on this node: settle with the others, then leave."""

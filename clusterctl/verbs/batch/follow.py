@@ -7,7 +7,6 @@ from typing import BinaryIO, Literal
 
 from clusterctl.errors import CouldNotTell
 from clusterctl.values import dataclass
-from clusterctl.verbs.batch import slurm
 from clusterctl.verbs.batch.job import BatchJob, BatchJobs
 from clusterctl.verbs.batch.slurm import SlurmState
 from clusterctl.verbs.events import Emit, Event, Notice
@@ -60,12 +59,11 @@ def follow(batch: BatchJob, jobs: BatchJobs, *, emit: Emit) -> BatchEnd:
                 return BatchEnd(exit_code=code)
             now = time.monotonic()
             if ended and now - ended > EXIT_CODE_SECONDS:
-                return BatchEnd(
-                    exit_code=EXIT_ENDED,
-                    message=f"{batch.run}: Slurm job {batch.job} was ended: {state.words}",
-                )
+                why = jobs.why_ended(batch, state)
+                message = f"{batch.run}: Slurm job {batch.job} was ended: {why}"
+                return BatchEnd(exit_code=EXIT_ENDED, message=message)
             if not ended and now - asked >= ASK_SECONDS:
-                state, asked = _ask(batch, state), now
+                state, asked = _ask(batch, jobs, state), now
                 ended = now if state.phase == "ended" else 0.0
                 words = _words(batch, state)
                 if words and words != said and not printed:
@@ -77,10 +75,10 @@ def follow(batch: BatchJob, jobs: BatchJobs, *, emit: Emit) -> BatchEnd:
             file.close()
 
 
-def _ask(batch: BatchJob, before: SlurmState) -> SlurmState:
+def _ask(batch: BatchJob, jobs: BatchJobs, before: SlurmState) -> SlurmState:
     """Return the state; a slurmctld that does not answer changes nothing."""
     try:
-        return slurm.ask(batch.job)
+        return jobs.slurm_state(batch)
     except CouldNotTell:
         return before
 

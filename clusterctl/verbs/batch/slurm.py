@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from clusterctl.errors import ClusterError, CouldNotTell
@@ -17,6 +18,8 @@ _QUEUED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPEC
 _RUNNING = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 )
+_ENDING = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "": "CANCELLED"}
+"""What Slurm will call a job that it is ending, by its reason; it says COMPLETING until then."""
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/]*)=(\S*)")
 _ID = re.compile(r"[0-9]+")
 _UNKNOWN = "Invalid job id"
@@ -44,6 +47,17 @@ class SlurmState:
         return "running" if self.state in _RUNNING else "ended"
 
     @property
+    def cut_short(self) -> bool:
+        """Whether Slurm ended the job, and not the job itself."""
+        own = {"", "COMPLETED"} if self.not_begun else {"", "COMPLETED", "FAILED"}
+        return self.phase == "ended" and self.state not in own
+
+    @property
+    def not_begun(self) -> bool:
+        """Whether Slurm could not start the script, as where a node lacks the folder of `out`."""
+        return self.reason == "JobLaunchFailure"
+
+    @property
     def words(self) -> str:
         """Return the state and the reason for a message."""
         if not self.state:
@@ -69,6 +83,13 @@ def ask(job: str) -> SlurmState:
     if _UNKNOWN in done.stderr:
         return SlurmState()
     raise CouldNotTell(f"Slurm job {job}: {_words(done)}", hint="scontrol ping")
+
+
+def ask_ending(job: str) -> SlurmState:
+    """Return what Slurm will say about a job that it is ending."""
+    state = ask(job)
+    known = state.phase == "ended" or state.reason not in _ENDING
+    return state if known else replace(state, state=_ENDING[state.reason])
 
 
 def submit(argv: Sequence[str]) -> str:

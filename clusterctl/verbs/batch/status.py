@@ -50,7 +50,7 @@ def batch_runs(records: Records, cluster: str) -> RunList:
     known = {record.run: record for record in records.all(cluster)}
     lines = []
     for batch in jobs.all(cluster):
-        state = slurm.ask(batch.job) if jobs.exit_code(batch) is None else SlurmState()
+        state = jobs.slurm_state(batch) if jobs.exit_code(batch) is None else SlurmState()
         view = batch_status(batch, jobs, state)
         record, end = known.pop(batch.run, None), view.remembered
         line = recorded_line(record, view, end) if record else claimed_line(view)
@@ -93,11 +93,12 @@ def _end(batch: BatchJob, jobs: BatchJobs, state: SlurmState) -> RunEnd:
         live = "running" if jobs.started(batch) else "starting"
         return RunEnd(state="queued" if state.phase == "queued" else live)
     known = jobs.end(batch)
-    if known is not None:
+    if known is not None and not state.cut_short:  # that only says how the ranks took it
         return known
     if code is None:
         stopped = "stopped" if state.state == "CANCELLED" else "failed"
-        return RunEnd(state=stopped, ended_by="slurm", message=state.words)
+        message = jobs.why_ended(batch, state)
+        return RunEnd(state=stopped, ended_by="slurm", message=message)
     return RunEnd(
         state="failed" if code else "finished",
         ended_by="controller",

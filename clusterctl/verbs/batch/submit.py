@@ -11,7 +11,8 @@ from clusterctl.own_files import make_private
 from clusterctl.state_folder import ANOTHER_FOLDER
 from clusterctl.values import dataclass
 from clusterctl.verbs.batch import slurm
-from clusterctl.verbs.batch.job import SCRIPT, BatchJob, BatchJobs
+from clusterctl.verbs.batch.job import INVENTORY, SCRIPT, SCRIPT_FILE, BatchJob, BatchJobs
+from clusterctl.verbs.preflight.source_folder import read_folder
 from clusterctl.verbs.runs import run_id
 from clusterctl.verbs.runs.records import Records, write_private
 
@@ -27,10 +28,17 @@ class Submission:
     folder: Path
     argv: tuple[str, ...]
     """The call of sbatch."""
+    nodes: str
+    """How many it asks for, such as `2` or `2-4`; empty: only their names are given."""
 
 
 def plan_submission(
-    cluster: Cluster, words: Sequence[str], records: Records, *, nodes: int | None
+    cluster: Cluster,
+    words: Sequence[str],
+    records: Records,
+    *,
+    nodes: int | None = None,
+    exclude: str | None = None,
 ) -> Submission:
     """Return the call of sbatch. Pure but for the run's new id.
 
@@ -39,10 +47,13 @@ def plan_submission(
         words: of clusterctl's command line, the verb first.
         records: they know the run's folder.
         nodes: how many, instead of the inventory's number.
+        exclude: names of nodes that it must not get, besides those of the inventory.
     """
     options = dict(cluster.job.slurm)
     if nodes is not None:
         options["nodes"] = str(nodes)
+    if exclude:
+        options["exclude"] = ",".join(filter(None, (options.get("exclude"), exclude)))
     if not options.keys() & {"nodes", "nodelist"}:
         raise UsageError(
             "job.slurm.nodes: expected the number of nodes, found none",
@@ -61,28 +72,56 @@ def plan_submission(
         f"--output={folder}/out",
         f"--error={folder}/err",
         *(word for word in given if not word.startswith("--job-name=")),
-        str(folder / "job.sh"),
+        str(folder / SCRIPT_FILE),
         str(folder),
         *(sys.executable, "-u", "-m", "clusterctl", words[0], RUN_FLAG, run, *words[1:]),
     )
-    return Submission(run=run, folder=folder, argv=argv)
+    return Submission(run=run, folder=folder, argv=argv, nodes=options.get("nodes", ""))
+
+
+def sharing(cluster: Cluster, records: Records, jobs: BatchJobs, source: Path) -> list[str]:
+    """Return the live runs that have other code in the workdir, which the job will change there.
+
+    On a filesystem that all nodes share, none of the job's own nodes tells of them.
+    """
+    all_jobs = jobs.all(cluster.name)
+    live = [batch.run for batch in all_jobs if jobs.started(batch) and jobs.live(batch)]
+    now = read_folder(cluster, source) if live else None
+    workdirs = {node.workdir for node in cluster.nodes}
+    known = [record for run in live if (record := records.with_id(run)) and record.tree]
+    return [
+        record.run
+        for record in known
+        if now is not None
+        and record.tree != now.tree
+        and workdirs & {node.workdir for node in record.cluster.nodes}
+    ]
 
 
 def submit(
-    cluster: Cluster, submission: Submission, jobs: BatchJobs, *, command: Sequence[str], name: str
+    cluster: Cluster,
+    submission: Submission,
+    jobs: BatchJobs,
+    inventory: bytes,
+    *,
+    command: Sequence[str],
+    name: str,
 ) -> BatchJob:
-    """Write the script, submit it, and keep what was submitted."""
+    """Write the script, submit it, and keep what was submitted; the inventory as it is now."""
     folder = submission.folder
+    script, kept = folder / SCRIPT_FILE, folder / INVENTORY
     try:
         make_private(folder.parent.parent, folder.parent, folder)
-        write_private(folder / "job.sh", SCRIPT)
+        write_private(script, SCRIPT)
+        write_private(kept, inventory.decode("utf-8", "surrogateescape"))
     except OSError as error:
         hint = getattr(error, "hint", "") or ANOTHER_FOLDER
         raise ClusterError(f"cannot write {folder}: {error.strerror}", hint=hint) from error
     try:
         job = slurm.submit(submission.argv)
     except ClusterError:
-        (folder / "job.sh").unlink()
+        script.unlink()
+        kept.unlink()
         folder.rmdir()
         raise
     batch = BatchJob(

@@ -96,7 +96,7 @@ def prepare(
     """
     for one in options.left_out:
         emit(left_out_notice(one))
-    _validate(cluster, options, emit=emit)
+    validate(cluster, options, emit=emit)
     cluster = without_unused_spares(cluster, emit=emit)
     run = options.run or run_id.make_run_id(cluster.name)
     as_written = cluster.job
@@ -187,7 +187,7 @@ def begin(
     return plan, record
 
 
-def _validate(cluster: Cluster, options: LaunchOptions, *, emit: Emit) -> None:
+def validate(cluster: Cluster, options: LaunchOptions, *, emit: Emit) -> None:
     """Refuse what could never be launched, and tell what is about to run; no node is asked."""
     require_job(cluster)
     require_name(cluster.job, options.name)

@@ -59,7 +59,7 @@ def other_code(pool: Nodes, cluster: Cluster, nodes: Collection[Node], source: P
 
     Not those that are silent, or whose files came otherwise: their folder may be this one.
     """
-    read = _read(cluster, source)
+    read = read_folder(cluster, source)
     return other_tree(pool, nodes, read.tree) if read is not None else set()
 
 
@@ -71,7 +71,7 @@ def other_tree(pool: Nodes, nodes: Collection[Node], tree: str) -> set[str]:
     return {name for name, answer in answers.items() if answer.placed and not answer.equal}
 
 
-def _read(cluster: Cluster, source: Path) -> SourceTree | None:
+def read_folder(cluster: Cluster, source: Path) -> SourceTree | None:
     """Return the folder as a sync would; None: it is none to mirror, or too much to read now."""
     try:
         return read_source(source, leave_out=checkpoints_in(cluster, source), before=_refuse_large)

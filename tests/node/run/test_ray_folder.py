@@ -29,6 +29,7 @@ def test_a_socket_fits_below_the_short_name_and_the_files_are_the_runs(run_folde
         path = short / SOCKET
         assert len(os.fsencode(path)) <= LONGEST
         path.parent.mkdir(parents=True)
+        (short / "session_latest").symlink_to(path.parent.parent)
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
         (path.parent.parent / "logs").mkdir()
@@ -41,6 +42,7 @@ def test_a_socket_fits_below_the_short_name_and_the_files_are_the_runs(run_folde
     assert not os.path.lexists(run_folder / "ray-short")
     session = run_folder / "ray" / SOCKET.split("/", maxsplit=1)[0]
     assert [entry.name for entry in session.iterdir()] == ["logs"]
+    assert [entry for entry in session.parent.iterdir() if entry.is_symlink()] == []
     assert (session / "logs" / "raylet.out").read_text() == "kept"
 
 

@@ -377,7 +377,8 @@ def test_a_part_that_was_kept_from_beginning_stays_proven_gone(make_run: MakeRun
     barred = run.stop(prevent_start=True)
     assert (barred["gone"], barred["port_free"], barred["gpu_free"]) == (True, True, True)
     assert run.stop() == barred
-    assert "cannot make the run's folder" in run.start_node(0)["error"]["message"]
+    words = "the run was stopped before it had started here"
+    assert run.start_node(0)["error"]["message"] == words
 
 
 def test_a_start_that_was_slow_comes_too_late_after_a_stop(make_run: MakeRun) -> None:
@@ -386,7 +387,8 @@ def test_a_start_that_was_slow_comes_too_late_after_a_stop(make_run: MakeRun) ->
     planned = {"node_rank": 1, "device": "cpu", "master": {"port": 1}}
     stopped = run.stop(planned=planned)
     assert (stopped["gone"], stopped["port_free"], stopped["gpu_free"]) == (True, True, True)
-    assert "cannot make the run's folder" in run.start_node(0)["error"]["message"]
+    words = "the run was stopped before it had started here"
+    assert run.start_node(0)["error"]["message"] == words
     assert run.stop(planned=planned) == stopped
 
 

@@ -71,6 +71,8 @@ def clean(run_folder: str) -> None:
     remove_short_name(run_folder)
     folder = os.path.join(run_folder, "ray")
     for session in list_folder(folder):
+        if os.path.islink(os.path.join(folder, session)):  # the newest, by the short name
+            os.unlink(os.path.join(folder, session))
         for name in list_folder(os.path.join(folder, session)):
             if name != KEPT:
                 path = os.path.join(folder, session, name)

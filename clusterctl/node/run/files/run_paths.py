@@ -126,6 +126,10 @@ class NodePaths:
                 "state-folder", str(error.strerror), folder=error.filename, hint=hint
             ) from error
         except OSError as error:
+            if os.path.isdir(self.folder):  # only a stop that was quicker makes it
+                raise OperationError(
+                    "stopped", "the run was stopped before it had started here"
+                ) from error
             raise OperationError(
                 "state-folder",
                 "cannot make the run's folder %s: %s" % (self.folder, error.strerror),

@@ -13,11 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import List, Optional
 
 from clusterctl.node.address_family import address_family
-from clusterctl.node.file_io import read_end, read_json
+from clusterctl.node.file_io import list_folder, read_end, read_json
 from clusterctl.node.run.files import ray_folder
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import RANK_LOG, NodePaths
@@ -30,7 +31,10 @@ CONNECT_SECONDS = 5.0
 END_SECONDS = 10.0
 """How long Ray may take to end by itself; on an idle machine it takes two seconds."""
 UNEXPECTED = b"Some Ray subprocesses exited unexpectedly:"
-LOG_TAIL = 65536
+LOG_TAIL, LINE_LIMIT = 65536, 500
+DRIVER_LOG = "python-core-driver-"
+UNUSED_SECONDS = 120.0
+"""How long a driver may load before it connects."""
 STARTS = 5
 GAVE_UP = (b"node timed out during startup", b"No node info found for head node")
 """What Ray says where a busy machine needs longer than Ray waits, with no option to wait longer."""
@@ -80,11 +84,12 @@ class RayNode:
         self._paths, self._job, self._environment = paths, job, environment
         self._head = (job["master"]["address"], job["master"]["port"])
         self._children: List[subprocess.Popen[bytes]] = []
+        self._outlives: Optional[subprocess.Popen[bytes]] = None
         self._starts = 0
 
     def serve(self) -> int:
         """Be one of the driver's nodes until Ray ends here."""
-        folder = ray_folder.make(self._paths.folder)
+        folder = self._make_folder()
         while True:
             while not self._head_listens():
                 time.sleep(POLL_SECONDS)
@@ -95,7 +100,7 @@ class RayNode:
 
     def lead(self) -> int:
         """Be the head, run the driver, and return its exit code."""
-        folder = ray_folder.make(self._paths.folder)
+        folder = self._make_folder()
         while True:
             ray = self._start_ray(folder)
             gathered = self._gather(ray)
@@ -116,17 +121,47 @@ class RayNode:
                 *self._job["argv"],
             ]
         )
+        late = threading.Timer(
+            UNUSED_SECONDS, self._report_unused, ["has not connected", "so far it runs"]
+        )
+        late.daemon = True
+        late.start()
         code = self._wait_for(driver, ray)
+        late.cancel()
+        if code == 0:
+            self._report_unused("never connected", "it ran")
         if code is None:
+            # The supervisor ends it, after this process: it reports the first end as the cause.
+            self._outlives = driver
             return self._report_end(ray)
         if code:  # in torchrun's words, where the supervisor looks for an end that it missed
             say("the driver failed (exitcode: %d) local_rank: 0 (pid: %d)" % (code, driver.pid))
         return code if code >= 0 else 128 - code
 
+    def _make_folder(self) -> str:
+        """Make the folder of Ray's files; where it cannot be, one line tells why, and that ends."""
+        try:
+            return ray_folder.make(self._paths.folder)
+        except OSError as error:
+            say("Ray's folder cannot be made: %s" % error)
+            sys.exit(1)
+
+    def _report_unused(self, what: str, where: str) -> None:
+        """Say that the driver does without the Ray of this run, if each driver has a log there."""
+        logs = os.path.join(self._paths.folder, "ray", "session_latest", "logs")
+        drivers = sum(name.startswith(DRIVER_LOG) for name in list_folder(logs))
+        if self._job["workers"] and drivers == 1:  # the one that waited for the nodes
+            node = self._job["master"]["node"]
+            say(
+                "the driver %s to this run's Ray: %s on %s alone; it must call ray.init(),"
+                ' without address="local"' % (what, where, node)
+            )
+
     def end(self) -> None:
         """End what runs, the driver before the Ray that it uses."""
         for child in reversed(self._children):
-            end_child(child)
+            if child is not self._outlives:
+                end_child(child)
 
     def _gather(self, ray: subprocess.Popen[bytes]) -> Optional[int]:
         """Wait for all nodes; return the exit code of who did; None: Ray ended before that."""
@@ -214,8 +249,9 @@ class RayNode:
         log = read_end(self._start_log, LOG_TAIL)
         os.write(1, log)
         _, found, words = log.rpartition(UNEXPECTED)
-        first = words.strip().split(b"\n")[0].decode("utf-8", "replace") if found else ""
-        which = first.rpartition(" -- ")[2].strip()
+        # Else it did not start, and its last line tells why, as of an option that it lacks.
+        line = words.strip().split(b"\n")[0] if found else log.rstrip().rpartition(b"\n")[2]
+        which = line.decode("utf-8", "replace").rpartition(" -- ")[2].strip()[:LINE_LIMIT]
         say("Ray ended on this node%s" % (": " + which if which else ""))
         return max(ray.returncode, 0) or 1
 
