@@ -162,6 +162,13 @@ class Config:
     cache_dir: str | None = _key("data", None)
     """Where tokenized data is kept, shared or per node. Default: `tokens` in output_dir."""
 
+    stream: bool = _key("data", False)
+    """Tokenize the samples as the training needs them, not before its first step; max_steps ends
+    it. For data that is too large to wait for."""
+    stream_window: int = _key("data", 8192, least=0)
+    """With stream: samples are shuffled, and packed, within so many lines; with 0 they come in the
+    order of the data."""
+
     per_device_train_batch_size: int = _key("batch", 1, least=1)
     """Samples in one forward pass of one rank."""
     gradient_accumulation_steps: int | None = _key("batch", None, least=1)

@@ -25,6 +25,10 @@ class Line:
     """`file:line`, counted from 1."""
     content: bytes | BadLine
     """A JSON object, or why there is none."""
+    offset: int = 0
+    """Where it begins in its file, as in a mark."""
+    within: int = 0
+    """Lines before it in its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,23 +176,27 @@ def read(
         contents = (
             _between(kind, path, offset, stop)
             if kind
-            else parquet.read(path, offset, stop, columns)
+            else enumerate(parquet.read(path, offset, stop, columns), offset)
         )
-        for content in contents:
-            within += 1
+        for begins, content in contents:
             if number % stride == start and (isinstance(content, BadLine) or content.strip()):
-                where = f"{path}:{kind.noun if kind else parquet.NOUN}{within}"
-                yield Line(number=number, where=where, content=content)
+                where = f"{path}:{kind.noun if kind else parquet.NOUN}{within + 1}"
+                yield Line(
+                    number=number, where=where, content=content, offset=begins, within=within
+                )
             number += 1
+            within += 1
         within = offset = 0
 
 
-def _between(kind: Format, path: Path, begin: int, end: int | None) -> Iterator[bytes | BadLine]:
+def _between(
+    kind: Format, path: Path, begin: int, end: int | None
+) -> Iterator[tuple[int, bytes | BadLine]]:
     with streams.opened(path, begin) as stream:
         for offset, content in kind.rows(path, stream, begin):
             if end is not None and offset >= end:
                 break
-            yield content
+            yield offset, content
 
 
 def count(files: tuple[Path, ...], line_bytes: float) -> int:
