@@ -210,6 +210,13 @@ def rank(
     exit_with(lambda: train(config, RankEnv(**env), rendezvous=f"file://{meet}"))
 
 
+def without_workers(_rank: int) -> None:
+    """Let a rank make the windows of a stream itself: other processes would import for seconds."""
+    from train.data.stream import windows
+
+    windows.worker_count = lambda _count: 0
+
+
 def command(words: list[str], environment: dict[str, str], log: Path) -> None:
     """Be `python -m train WORDS`, but for Python's start and the imports."""
     print_into(log)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.train.world import World
+from tests.train.world import World, without_workers
 from train.config.config import Config
 from train.config.datasets import Dataset
 from train.data import dataset
@@ -25,12 +25,7 @@ from train.errors import ConfigError
 pytestmark = pytest.mark.torch
 
 
-def alone(_rank: int) -> None:
-    """Let a rank make its windows itself: another process would first import for seconds."""
-    windows.worker_count = lambda _count: 0
-
-
-HOW: dict[str, Any] = {"stream": True, "cache_dir": None, "before": alone, "max_steps": 8}
+HOW: dict[str, Any] = {"stream": True, "cache_dir": None, "before": without_workers, "max_steps": 8}
 
 
 def windows_left(world: World) -> list[Path]:
@@ -87,7 +82,7 @@ def test_without_shuffling_samples_come_in_the_order_of_the_lines(world: World, 
 
 
 def small_windows(rank: int) -> None:
-    alone(rank)
+    without_workers(rank)
     windows.UNSHUFFLED = 9
 
 
