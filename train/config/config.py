@@ -114,12 +114,12 @@ class Config:
     """Seconds a collective may take after the first step."""
 
     dataset_path: str | tuple[Dataset, ...] = _key("data", "")
-    """Training samples in JSON lines, a JSON array, Parquet, CSV or TSV: a file, a pattern
-    (`data/*.jsonl`), a folder and those below it, a hub dataset id, a URL in an object store
-    (`s3://bucket/data.jsonl`), or several with commas. Where
-    files are named by split (train, validation, test), only those of train. Or a list of these, or
-    of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may have `columns` and
-    `roles` of its own. Required."""
+    """Training samples in JSON lines, a JSON array, Parquet, CSV, TSV or WebDataset: a file, a
+    pattern (`data/*.jsonl`), a folder and those below it, a hub dataset id, a URL in an object
+    store (`s3://bucket/data.jsonl`), or several with commas. Where files are named by split (train,
+    validation, test), only those of train. Or a list of these, or of `{path: PATH, weight: 2}`,
+    whose samples come twice an epoch. An item may have `columns` and `roles` of its own. Required.
+    """
     eval_dataset_path: str | None = _key("data", None)
     """Evaluation samples in the same form; of split files those of validation, else of test."""
     eval_split: float = _key("data", 0.0, least=0)

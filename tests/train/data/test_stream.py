@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import shutil
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,15 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
             table = csv.DictWriter(file, rows[0])
             table.writeheader()
             table.writerows(rows)
+    elif path.suffix == ".tar":
+        with tarfile.open(path, "w") as archive:
+            for number, row in enumerate(rows):
+                name, content = f"{number:04}.txt", row["text"].encode()
+                if number % 2:
+                    name, content = f"{number:04}.json", json.dumps(row).encode()
+                about = tarfile.TarInfo(name)
+                about.size = len(content)
+                archive.addfile(about, io.BytesIO(content))
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows))
     elif path.suffix == ".gz":
@@ -165,7 +176,7 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
         parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=10)
 
 
-@pytest.mark.parametrize("kind", ["csv", "json", "parquet", "jsonl.gz"])
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet", "jsonl.gz", "tar"])
 def test_windows_of_every_format_have_all_lines_once(
     base: Config, tmp_path: Path, kind: str
 ) -> None:

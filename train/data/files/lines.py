@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from train.data.files import csv_rows, json_values, parquet, paths, streams
+from train.data.files import csv_rows, json_values, parquet, paths, streams, tar_members
 from train.data.files.bad_line import BadLine, Swallowed
 from train.data.files.streams import Stream
 from train.errors import ConfigError
@@ -80,14 +80,17 @@ def _json_lines(_path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, 
 JSON_LINES = Format("", _json_lines)
 JSON_VALUES = Format("item ", json_values.rows)
 CSV = Format("row ", csv_rows.rows)
+TAR = Format("member ", tar_members.rows)
 
 
 def format_of(path: Path) -> Format | None:
     """Return the format of a file, None for Parquet: the content decides the layout of JSON."""
     with streams.opened(path) as stream:
-        is_parquet = stream.bytes.read(4) == b"PAR1"
-    if is_parquet or paths.ending(path) == paths.PARQUET:
+        start = stream.bytes.read(512)
+    if start.startswith(b"PAR1") or paths.ending(path) == paths.PARQUET:
         return None
+    if tar_members.is_archive(start):
+        return TAR
     layout = json_values.layout(path)
     if layout is None and paths.ending(path) in csv_rows.SUFFIXES:
         return CSV
