@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from train.config import rules
@@ -260,6 +261,11 @@ class Config:
         """What is trained on; a path alone is a data set of weight 1."""
         named = self.dataset_path
         return (Dataset(path=named),) if isinstance(named, str) else named
+
+    @property
+    def tokens(self) -> Path:
+        """The folder for tokens, and for data that is downloaded."""
+        return Path(self.cache_dir) if self.cache_dir else Path(self.output_dir) / "tokens"
 
     @property
     def save_every(self) -> SaveEvery:

@@ -19,7 +19,7 @@ from train.data.encoding import BEGINS, IGNORED, Encoded, encode_lines
 from train.data.files import contents, lines
 from train.data.files.lines import BEGIN, Line, Mark
 from train.data.fingerprint import nothing
-from train.data.formats import Reader, Rules, named
+from train.data.formats import Rules, named
 from train.data.images import Picture, Vision, unpacked
 from train.data.mixture import Mixture
 from train.data.progress import Phase, Reporter
@@ -176,8 +176,7 @@ def locate(config: Config) -> Iterator[Located]:
 
 def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encoded]:
     """Yield the lines of a data set as the training reads them, without a token cache."""
-    reader = Reader(tokenizer, config.chat_template_kwargs, located.rules)
-    return encode_lines((line for _, line in located.lines()), reader, tokenizer, config)
+    return encode_lines((line for _, line in located.lines()), located.rules, tokenizer, config)
 
 
 def label(config: Config, key: str, name: str) -> str:

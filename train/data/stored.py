@@ -58,9 +58,8 @@ class Item:
 def items(url: str, config: Config, *, key: str) -> Iterator[Item]:
     """Yield the files that a URL's data set is read from; nothing is downloaded."""
     there, files = find(url, key=key)
-    cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
     label = hashlib.sha256(f"{there.url} {config.output_dir}".encode()).hexdigest()[:20]
-    folder = cache / "downloads" / f"stream-{label}"
+    folder = config.tokens / "downloads" / f"stream-{label}"
     alone = is_file(there, files)
     every = {folder / name: name for name in files}
     chosen = [*every] if alone else paths.of_folder(folder, every, key=key, name=there.url)
@@ -76,9 +75,8 @@ def fetch(url: str, config: Config, *, key: str) -> Path:
     What changed in the store since is another data set, with a folder of its own.
     """
     there, files = find(url, key=key)
-    cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
     label = hashlib.sha256(json.dumps([there.url, sorted(files.items())]).encode()).hexdigest()[:20]
-    folder = cache / "downloads" / label
+    folder = config.tokens / "downloads" / label
     folder.mkdir(parents=True, exist_ok=True)
     with Lock(folder.with_name(f".{label}.owner")).held():
         if not (folder / LIST).exists():

@@ -133,8 +133,7 @@ class Maker:
             stride=source.stride,
             columns=frozenset(source.rules.columns_of_lines.values()),
         )
-        reader = formats.Reader(tokenizer, self.config.chat_template_kwargs, source.rules)
-        encoded = encode_lines(part, reader, tokenizer, self.config)
+        encoded = encode_lines(part, source.rules, tokenizer, self.config)
 
         def of_unchanged() -> Iterator[Encoded]:
             # Only a whole data set that cannot be used is something else; a stretch may be bad.
@@ -196,7 +195,7 @@ def source(
     rules = rules or Rules.of(config)
     size = sum(path.stat().st_size for path in files)
     parts = min(MOST_SHARDS, 1 + size // SHARD_BYTES)
-    cache = folder_of(config)
+    cache = config.tokens
     make_folder(cache)
     with reporter.during("reading", size=size):
         found = fingerprint.shared(files, parts, cache, local_rank=env.local_rank, check=check)
@@ -214,11 +213,6 @@ def source(
         stride=env.nodes if strided else 1,
         rules=rules,
     )
-
-
-def folder_of(config: Config) -> Path:
-    """Return the folder that all tokens of a training are in."""
-    return Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
 
 
 def tokens_of(config: Config, model: Path, rules: Rules) -> dict[str, Any]:

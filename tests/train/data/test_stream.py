@@ -6,15 +6,23 @@ import csv
 import gzip
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+import train
+from tests.train.outcome import close
 from tests.train.world import World, without_workers
+from tests.waiting import wait_until
+from train.checkpoint import manifest
 from train.config.config import Config
 from train.config.datasets import Dataset
 from train.data import dataset
@@ -28,6 +36,8 @@ pytestmark = pytest.mark.torch
 
 
 HOW: dict[str, Any] = {"stream": True, "cache_dir": None, "before": without_workers, "max_steps": 8}
+
+EMPTY = Config(name_or_path="m", dataset_path="d")
 
 
 def windows_left(world: World) -> list[Path]:
@@ -44,33 +54,49 @@ def test_a_window_with_all_samples_is_the_ordinary_run(world: World, batching: s
     assert not windows_left(world)
 
 
+def torchrun(config: Config, ranks: int, log: Path) -> subprocess.Popen[bytes]:
+    """Start a training as a user does, with processes that make windows."""
+    keys = {key: value for key, value in config.to_dict().items() if value != getattr(EMPTY, key)}
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    argv += [f"--nproc-per-node={ranks}", "-m", "train"]
+    argv += [f"--set={key}={value}" for key, value in keys.items()]
+    environment = os.environ | {"PYTHONPATH": str(Path(train.__file__).parents[1])}
+    with log.open("wb") as file:
+        return subprocess.Popen(argv, stdout=file, stderr=file, cwd=log.parent, env=environment)
+
+
 def test_killed_ranks_resume_bit_for_bit_and_on_any_world_size(world: World, tiny: Path) -> None:
-    """Over several files and windows, into the second epoch."""
+    """Over several files, windows and epochs."""
     lines = (tiny / "train.jsonl").read_text().splitlines(keepends=True)
     data = world.folder / "data"
     data.mkdir()
     for number, end in enumerate((20, 21, 45, 60)):
         (data / f"{number}.jsonl").write_text("".join(lines[:end][-25:]))
-    how = HOW | {"dataset_path": str(data), "stream_window": 7, "save_steps": 2, "max_steps": 12}
-    whole = world.run(**how, nodes=(1, 1))
-    killed = world.start(**how, nodes=(1, 1), output_dir=str(world.folder / "killed"))
-    killed.wait_for("Step 9/12")
-    killed.kill()
+    how = HOW | {"dataset_path": str(data), "stream_window": 7, "save_steps": 2, "max_steps": 24}
+    whole = world.run(**how, nodes=(2,))
+    keys = {key: value for key, value in how.items() if key != "before"}
+    output, log = world.folder / "killed", world.folder / "torchrun.log"
+    process = torchrun(replace(world.base, **keys, output_dir=str(output)), 2, log)
+    try:
+        wait_until(lambda: "Step 9/24" in log.read_text(), why=log.read_text)
+    finally:
+        for each in (process, *psutil.Process(process.pid).children(recursive=True)):
+            each.kill()  # (ranks have sessions of their own)
+        process.wait()
     copy = world.folder / "copy"
-    shutil.copytree(killed.output, copy, ignore=shutil.ignore_patterns("tokens"))
-    again = {"output_dir": str(killed.output), "resume_from_checkpoint": "latest"}
-    resumed = world.run(**how | again, nodes=(1, 1))
+    shutil.copytree(output, copy, ignore=shutil.ignore_patterns("tokens"))
+    again = {"output_dir": str(output), "resume_from_checkpoint": "latest"}
+    resumed = world.run(**how | again, nodes=(2,))
+    assert "resume: from" in resumed.said()
     assert resumed.losses() == whole.losses()
-    assert "step 8" in resumed.said()
-    alone_now = world.run(**how | again | {"output_dir": str(copy)})
-    assert alone_now.losses() == pytest.approx(whole.losses(), abs=1e-5)
+    alone = world.run(**how | again | {"output_dir": str(copy)})
+    assert close(alone.losses(), whole.losses())
+    assert not windows_left(world)
     (data / "4.jsonl").write_text(lines[0])
-    shutil.copytree(copy / "step-000008", world.folder / "step-000008")
-    changed = {"output_dir": str(world.folder / "new"), "max_steps": 16}
-    refused = world.start(**how | changed, resume_from_checkpoint=str(world.folder / "step-000008"))
+    (latest,) = [path for path in copy.glob("step-*") if manifest.step_of(path) == 22]
+    refused = world.start(**how, resume_from_checkpoint=str(latest))
     assert refused.wait() == [4]
     assert "expected the files of the checkpoint, found others" in refused.said()
-    assert not windows_left(world)
 
 
 def test_without_shuffling_samples_come_in_the_order_of_the_lines(world: World, tiny: Path) -> None:
@@ -99,7 +125,7 @@ def test_too_many_bad_lines_end_all_ranks_in_one_step_with_a_checkpoint(
     (store / "b.jsonl").write_text("".join(["{}\n", *lines[40:]]))
     how = HOW | {"dataset_path": f"file://{store}", "stream_window": 9, "max_bad_lines": 1}
     how |= {"seed": 3, "output_dir": str(world.folder / "output")}
-    run = world.start(**how, nodes=(2,))
+    run = world.start(**how, nodes=(1, 1))
     assert run.wait() == [2, 2]
     assert "left out: " in run.said()
     assert "expected at most 1 unusable lines (max_bad_lines), found 2\n" in run.said(1)

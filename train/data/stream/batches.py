@@ -23,7 +23,7 @@ from train.data.progress import Phase, Reporter
 from train.data.stream import windows
 from train.data.stream.windows import Maker, Place, Source
 from train.data.token_store import Ints
-from train.distributed.env import RankEnv
+from train.distributed.env import RankEnv, node_name
 from train.errors import CheckpointError, ConfigError, StreamError, counted
 
 
@@ -94,7 +94,7 @@ class Stream(Batches):
         self._source = corpus.source
         self._env = env
         self._vocabulary = vocabulary
-        self._check = nothing
+        self._check_makers: Callable[[], None] = nothing
         self._opened: deque[tuple[Place, Place]] = deque()
         """Windows that steps are made of, and where each ends."""
         self._now: dict[Place, tuple[windows.Window, Mixture, Pool]] = {}
@@ -132,7 +132,7 @@ class Stream(Batches):
         maker = Maker(source=self._source, begin=begin, done=self._done)
         is_maker = self._env.local_rank == 0
         count = windows.worker_count(self._env.local_world_size) if is_maker else 0
-        with tokenizer_workers.running([0] * count, maker) as self._check:
+        with tokenizer_workers.running([0] * count, maker) as self._check_makers:
             yield
 
     def train(self, position: Position) -> Iterator[Step]:
@@ -162,6 +162,16 @@ class Stream(Batches):
                 )
             about = {"place": (position.epoch,)}
         return Place(*about.get("place", ())), about.get("row", 0), about.get("bad", 0)
+
+    def _check(self) -> None:
+        """Report the end of what makes windows ahead: this rank can make them, too, but slowly."""
+        try:
+            self._check_makers()
+        except RuntimeError as error:
+            print(
+                f"warning: {error}; {node_name()} makes the windows of the stream late", flush=True
+            )
+            self._check_makers = nothing
 
     def _open(self, place: Place, bad: int) -> tuple[windows.Window, Mixture, Pool]:
         """Return a window, and its samples; refuse it on all ranks alike."""

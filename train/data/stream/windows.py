@@ -26,7 +26,6 @@ from train.data.dataset import Located, Tokenizer, TokenSet
 from train.data.encoding import encode_lines
 from train.data.files.lines import Line, Mark
 from train.data.fingerprint import nothing
-from train.data.formats import Reader
 from train.errors import ConfigError
 from train.files import write_text
 from train.lock import Lock
@@ -93,7 +92,7 @@ class Source:
             located=located,
             config=config,
             load=load,
-            folder=token_cache.folder_of(config) / f"stream-{run}-{attempt}",
+            folder=config.tokens / f"stream-{run}-{attempt}",
             files=hashlib.sha256(repr(about).encode()).hexdigest(),
         )
 
@@ -146,10 +145,9 @@ class Source:
             if lock.take() and not self.is_made(place):
                 _, lines, after = part or next(self.windows(place))
                 tokenizer, rules = self.load(), self.located.rules
-                reader = Reader(tokenizer, self.config.chat_template_kwargs, rules)
-                encoded = encode_lines(iter(lines), reader, tokenizer, self.config)
-                size, more = len(tokenizer), {"next": after}
-                token_store.write(folder, encoded, vocab_size=size, more=more)
+                encoded = encode_lines(iter(lines), rules, tokenizer, self.config)
+                more = {"next": after}
+                token_store.write(folder, encoded, vocab_size=len(tokenizer), more=more)
         finally:
             lock.release()
 
