@@ -27,6 +27,7 @@ from train.config.config import Config
 from train.config.datasets import Dataset
 from train.data import dataset
 from train.data.batches import order
+from train.data.formats import record_of
 from train.data.stream import batches, windows
 from train.data.stream.windows import Place
 from train.distributed.env import RankEnv
@@ -72,7 +73,7 @@ def test_killed_ranks_resume_bit_for_bit_and_on_any_world_size(world: World, tin
     data.mkdir()
     for number, end in enumerate((20, 21, 45, 60)):
         (data / f"{number}.jsonl").write_text("".join(lines[:end][-25:]))
-    how = HOW | {"dataset_path": str(data), "stream_window": 7, "save_steps": 2, "max_steps": 24}
+    how = HOW | {"dataset_path": str(data), "stream_window": 16, "save_steps": 2, "max_steps": 24}
     whole = world.run(**how, nodes=(2,))
     keys = {key: value for key, value in how.items() if key != "before"}
     output, log = world.folder / "killed", world.folder / "torchrun.log"
@@ -80,8 +81,9 @@ def test_killed_ranks_resume_bit_for_bit_and_on_any_world_size(world: World, tin
     try:
         wait_until(lambda: "Step 9/24" in log.read_text(), why=log.read_text)
     finally:
-        for each in (process, *psutil.Process(process.pid).children(recursive=True)):
-            each.kill()  # (ranks have sessions of their own)
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()  # (ranks have sessions of their own)
+        process.kill()
         process.wait()
     copy = world.folder / "copy"
     shutil.copytree(output, copy, ignore=shutil.ignore_patterns("tokens"))
@@ -214,6 +216,6 @@ def test_windows_of_every_format_have_all_lines_once(
     place, found = Place(), []
     while not place.epoch:
         _, lines, place = next(source.windows(place))
-        found.append([json.loads(line.content) for line in lines])
+        found.append([record_of(line.content) for line in lines])
     assert [len(each) for each in found] == [8, 8, 8, 1]
     assert [row for each in found for row in each] == rows
