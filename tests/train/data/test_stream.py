@@ -20,9 +20,11 @@ import pytest
 
 import train
 from tests.train.outcome import close
+from tests.train.tiny import LONGEST, VOCABULARY
 from tests.train.world import World, without_workers
 from tests.waiting import wait_until
 from train.checkpoint import manifest
+from train.config.batch_size import batch_size
 from train.config.config import Config
 from train.config.datasets import Dataset
 from train.data import dataset
@@ -176,6 +178,16 @@ def test_a_file_that_breaks_off_is_the_same_error_on_every_rank(
         source.open(place, makes=True)
     with pytest.raises(ConfigError, match="expected JSON, found"):
         source.open(place, makes=False)
+
+
+def test_memory_is_tried_with_rows_as_wide_as_any(base: Config, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a short text"}))
+    config = streamed(base, dataset_path=str(tmp_path / "a.jsonl"), cache_dir=str(tmp_path / "c"))
+    corpus = batches.prepare(config, RankEnv())
+    assert isinstance(corpus, batches.StreamCorpus)
+    size = batch_size(config, 1)
+    stream = batches.Stream(corpus, config, size, rank=0, env=RankEnv(), vocabulary=VOCABULARY)
+    assert stream.largest().input_ids.shape == (1, LONGEST)
 
 
 def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
