@@ -35,6 +35,10 @@ class ConfigError(Exception):
         self.hint = hint
 
 
+class StreamError(ConfigError):
+    """Streamed data cannot be read on; all ranks find out in the same step."""
+
+
 class NodesDiffer(Exception):  # noqa: N818  (named for what is so)
     """What must be the same on every rank is not."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import secrets
 import warnings
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,6 +27,8 @@ from train.data import dataset, hub
 from train.data.batches import Batches, Position
 from train.data.dataset import Corpus
 from train.data.progress import Phase, Reporter
+from train.data.stream import batches as stream
+from train.data.stream.batches import Stream, StreamCorpus
 from train.distributed.env import RankEnv
 from train.distributed.preparation import Preparation
 from train.distributed.process_group import Ranks, open_store
@@ -81,7 +84,9 @@ def run(
         base = hub.model_folder(config)
         report = partial(report_phase, status) if env.rank == 0 else None
         wanted = stored_checkpoint(config, env, Reporter(dataset="the checkpoint", report=report))
-        corpus = dataset.prepare(config, env, check=preparation.check, report=report)
+        attempt = preparation.agree(secrets.token_hex(4))
+        prepare = partial(stream.prepare, attempt=attempt) if config.stream else dataset.prepare
+        corpus = prepare(config, env, check=preparation.check, report=report)
         early_signals.meet()
         preparation.wait()
     ranks = Ranks.join(env, timeout=timeout, traces=output / "nccl", store=store)
@@ -142,6 +147,8 @@ def build_and_train(
     cleanup: ExitStack,
 ) -> Outcome:
     """Agree, lay out, build the model, resume, distribute the data, train."""
+    if isinstance(corpus, StreamCorpus) and ranks.env.local_rank == 0:
+        cleanup.callback(corpus.source.close)
     config, dtype_remarks = settle_dtype(lora_targets.continued(config), ranks.device)
     about, version_remarks = agree(config, ranks, base, corpus)
     # On the meta device: a model that cannot be trained is refused before 200 GB are read.
@@ -158,7 +165,9 @@ def build_and_train(
         optimizer = Optimizer(config, model)
         progress, resume_remarks = resume.start(choice, checkpoints, model, optimizer, ranks)
     size = batch_size(config, ranks.env.world_size)
-    batches = make_batches(config, ranks, corpus, size)
+    batches = make_batches(config, ranks, corpus, size, model.vocabulary)
+    if isinstance(batches, Stream):
+        cleanup.enter_context(batches.making(progress.position))
     progress, data_remarks = skip_finished_epoch(progress, batches.epoch_rows)
     steps = config.max_steps or count_steps(config, batches, size, progress)
     length = flops.typical(corpus.train) / (1 + config.in_pairs)
@@ -277,9 +286,13 @@ def build_model(
     return model
 
 
-def make_batches(config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize) -> Batches:
+def make_batches(
+    config: Config, ranks: Ranks, corpus: Corpus, size: BatchSize, vocabulary: int
+) -> Batches:
     """Return this rank's batches; nodes with samples of their own first exchange the lengths."""
     rank, vision = ranks.env.rank // size.context, corpus.vision
+    if isinstance(corpus, StreamCorpus):
+        return Stream(corpus, config, size, rank=rank, env=ranks.env, vocabulary=vocabulary)
     batches = partial(Batches, corpus.train, corpus.eval, config, size, rank=rank, vision=vision)
     if config.node_data == "whole" or len(ranks.leaders) == 1:
         return batches()

@@ -18,7 +18,7 @@ from train.config.config import Config
 from train.data.batches import Batches, Step
 from train.data.collate import Batch
 from train.distributed.process_group import Ranks
-from train.errors import CheckpointError, NonFinite, explain_oom
+from train.errors import CheckpointError, NonFinite, StreamError, explain_oom
 from train.lifecycle import garbage
 from train.lifecycle.signals import StopDecision, StopListener
 from train.lifecycle.status import Status
@@ -77,33 +77,33 @@ class Trainer:
         if progress.step < self.steps and not decision.stop:
             if self.rehearses:
                 self.rehearse()
-            for number, step in enumerate(
-                self.meter.timed("data", self.batches.train(progress.position)), first
-            ):
-                try:
+            try:
+                for number, step in enumerate(
+                    self.meter.timed("data", self.batches.train(progress.position)), first
+                ):
                     decision |= self.update(number, step)
-                except NonFinite:  # on all ranks together, and before the weights were changed
-                    self.ensure_saved_before_error(progress)
-                    raise
-                if number == first:
-                    self.ranks.shorten_timeouts(self.config.step_timeout, self.model.mesh)
-                epochs = step.position.epoch if step.epoch_end else None
-                owes = self.evaluates_at(number, finished_epochs=epochs)
-                if owes and not decision.stop:
-                    decision |= self.evaluate(number)
-                    owes = decision.stop
-                progress = Progress(
-                    step=number,
-                    position=step.position,
-                    owes_evaluation=owes,
-                    loss_scale=self.optimizer.loss_scale,
-                )
-                if decision.save or self.schedule.follows(number, finished_epochs=epochs):
-                    self.save(progress)
-                    decision = replace(decision, save=False)
-                garbage.collect_young(number)
-                if decision.stop or number == self.steps:
-                    break
+                    if number == first:
+                        self.ranks.shorten_timeouts(self.config.step_timeout, self.model.mesh)
+                    epochs = step.position.epoch if step.epoch_end else None
+                    owes = self.evaluates_at(number, finished_epochs=epochs)
+                    if owes and not decision.stop:
+                        decision |= self.evaluate(number)
+                        owes = decision.stop
+                    progress = Progress(
+                        step=number,
+                        position=step.position,
+                        owes_evaluation=owes,
+                        loss_scale=self.optimizer.loss_scale,
+                    )
+                    if decision.save or self.schedule.follows(number, finished_epochs=epochs):
+                        self.save(progress)
+                        decision = replace(decision, save=False)
+                    garbage.collect_young(number)
+                    if decision.stop or number == self.steps:
+                        break
+            except (NonFinite, StreamError):  # on all ranks, and before the weights were changed
+                self.ensure_saved_before_error(progress)
+                raise
         return self.end(progress)
 
     @property

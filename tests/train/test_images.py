@@ -12,7 +12,7 @@ import pytest
 from tests.lazy_torch import torch
 from tests.train import independent_loop as loop
 from tests.train.seeing import TOKENS, make_chats, make_seeing
-from tests.train.world import Training, World
+from tests.train.world import Training, World, without_workers
 from train.data import images
 
 pytestmark = [
@@ -163,6 +163,8 @@ def test_all_weights_of_the_language_model(world: World, task: Task) -> None:
     wanted = task.wanted(model)
     run = task.run(world, method="full", **DDP)
     has_numbers(run, wanted)
+    how = DDP | {"stream": True, "max_steps": len(run.losses()), "before": without_workers}
+    assert task.run(world, method="full", **how).losses() == run.losses()
     exported = task.model(run.output / "model").state_dict()
     before = task.model().state_dict()
     assert all(torch.equal(exported[name], before[name]) for name in frozen)

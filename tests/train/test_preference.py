@@ -13,7 +13,7 @@ import pytest
 from tests.lazy_torch import torch
 from tests.train import preference_loop as loop
 from tests.train.outcome import weights
-from tests.train.world import Training, World
+from tests.train.world import Training, World, without_workers
 
 pytestmark = [
     pytest.mark.torch,
@@ -117,6 +117,8 @@ def test_orpo_of_all_weights(world: World, task: Task) -> None:
     are_close(wanted[:1], [first])
     run = task.run(world, "orpo", method="full", beta=0.2, **DDP)
     are_close(numbers(run), wanted)
+    how = DDP | {"stream": True, "before": without_workers}
+    assert numbers(task.run(world, "orpo", method="full", beta=0.2, **how)) == numbers(run)
 
 
 def test_a_share_of_pairs_may_be_the_wrong_way_round() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.waiting import BUSY
 from train.config.config import Config
@@ -208,6 +209,13 @@ def rank(
     if before:
         before(env["rank"])
     exit_with(lambda: train(config, RankEnv(**env), rendezvous=f"file://{meet}"))
+
+
+def without_workers(_rank: int) -> None:
+    """Let a rank make the windows of a stream itself: other processes would import for seconds."""
+    from train.data.stream import windows
+
+    patch.object(windows, "worker_count", lambda _: 0).start()
 
 
 def command(words: list[str], environment: dict[str, str], log: Path) -> None:

@@ -60,7 +60,8 @@ def _orders(
         problem = f"seed: expected {was.get('seed')} as in the checkpoint, found {found['seed']}"
         yield problem, f"add --seed {was.get('seed')} to the command", None
     packed = [config.get("batching") == "packed" for config in (was, found)]
-    for key in ("eval_split", "overlong", *(["seq_len"] if all(packed) else [])):
+    keys = ["eval_split", "overlong", "stream", *(["stream_window"] if found.get("stream") else [])]
+    for key in (*keys, *(["seq_len"] if all(packed) else [])):
         before, after = was.get(key, found.get(key)), found.get(key)
         if before != after:
             flag = key.replace("_", "-")

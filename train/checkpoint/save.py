@@ -297,6 +297,8 @@ class Checkpoints:
         if self._ranks.is_first:
             own += [STATE, ".metadata"]
             about = {**self.about, **asdict(progress)}
+            if progress.position.stream is None:
+                del about["position"]["stream"]
             write_durably(folder / STATE, json.dumps(about, indent=1) + "\n")
         return {name: measure(folder / name) for name in own}
 

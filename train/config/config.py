@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from train.config import rules
@@ -114,12 +115,12 @@ class Config:
     """Seconds a collective may take after the first step."""
 
     dataset_path: str | tuple[Dataset, ...] = _key("data", "")
-    """Training samples in JSON lines, a JSON array, Parquet, CSV or TSV: a file, a pattern
-    (`data/*.jsonl`), a folder and those below it, a hub dataset id, a URL in an object store
-    (`s3://bucket/data.jsonl`), or several with commas. Where
-    files are named by split (train, validation, test), only those of train. Or a list of these, or
-    of `{path: PATH, weight: 2}`, whose samples come twice an epoch. An item may have `columns` and
-    `roles` of its own. Required."""
+    """Training samples in JSON lines, a JSON array, Parquet, CSV, TSV or WebDataset: a file, a
+    pattern (`data/*.jsonl`), a folder and those below it, a hub dataset id, a URL in an object
+    store (`s3://bucket/data.jsonl`), or several with commas. Where files are named by split (train,
+    validation, test), only those of train. Or a list of these, or of `{path: PATH, weight: 2}`,
+    whose samples come twice an epoch. An item may have `columns` and `roles` of its own. Required.
+    """
     eval_dataset_path: str | None = _key("data", None)
     """Evaluation samples in the same form; of split files those of validation, else of test."""
     eval_split: float = _key("data", 0.0, least=0)
@@ -161,6 +162,13 @@ class Config:
     from the end of an epoch only."""
     cache_dir: str | None = _key("data", None)
     """Where tokenized data is kept, shared or per node. Default: `tokens` in output_dir."""
+
+    stream: bool = _key("data", False)
+    """Tokenize the samples as the training needs them, not before its first step; max_steps ends
+    it. For data that is too large to wait for."""
+    stream_window: int = _key("data", 8192, least=0)
+    """With stream: samples are shuffled, and packed, within so many lines; with 0 they come in the
+    order of the data."""
 
     per_device_train_batch_size: int = _key("batch", 1, least=1)
     """Samples in one forward pass of one rank."""
@@ -253,6 +261,11 @@ class Config:
         """What is trained on; a path alone is a data set of weight 1."""
         named = self.dataset_path
         return (Dataset(path=named),) if isinstance(named, str) else named
+
+    @property
+    def tokens(self) -> Path:
+        """The folder for tokens, and for data that is downloaded."""
+        return Path(self.cache_dir) if self.cache_dir else Path(self.output_dir) / "tokens"
 
     @property
     def save_every(self) -> SaveEvery:

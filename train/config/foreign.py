@@ -109,6 +109,8 @@ def expand(spelling: str, raw: Any) -> list[tuple[str, Any]]:
     on = raw is not None and str(raw).lower() not in OFF
     if spelling in {"adapter", "finetuning_type"} and str(raw).lower() == "qlora":
         return [(spelling, "lora"), ("load_in_4bit", "true")]
+    if spelling == "pretraining_dataset" and on:  # axolotl streams it
+        return [(spelling, raw), ("stream", "true")]
     if spelling == "method" and raw in ("dpo", "orpo"):
         spelling = "objective"
     return [(spelling, raw), *([("report_to", tracker)] if tracker and on else [])]
@@ -204,7 +206,7 @@ def _value(name: str, raw: Any) -> Any:
 
 def takes_structure(name: str) -> bool:
     """Whether a key's list or mapping is read whole, since no keys of this program are in it."""
-    lists = {"datasets", "test_datasets", "validation_datasets", "fsdp"}
+    lists = {"datasets", "pretraining_dataset", "test_datasets", "validation_datasets", "fsdp"}
     return name in lists or name in REFUSED or name in NO_EFFECT
 
 

@@ -46,7 +46,8 @@ def conflicts(config: Config) -> list[str]:
         ("seed", "a number of 64 bits", config.seed >= 1 << 64),
     ):
         found += [f"{name}: expected {wanted}, found {getattr(config, name)}"] if wrong else []
-    return found + _exclusions(config) + _of_pairs(config) + _of_adapters(config)
+    found += _exclusions(config) + _of_streams(config) + _of_pairs(config)
+    return found + _of_adapters(config)
 
 
 def _exclusions(config: Config) -> list[str]:
@@ -97,6 +98,27 @@ def _exclusions(config: Config) -> list[str]:
     if unknown := [name for name in config.report_to if name not in TRACKERS]:
         found.append(f"report_to: expected any of {', '.join(TRACKERS)}, found {unknown[0]}")
     return found
+
+
+def _of_streams(config: Config) -> list[str]:
+    """Return what cannot be with data whose end is not known."""
+    several = [each for each in config.datasets if each.weight != 1 or len(config.datasets) > 1]
+    return [
+        f"{name}: expected {wanted} with stream: true, found {found}"
+        for name, wanted, found, wrong in (
+            ("max_steps", "a number of steps", "none", config.max_steps is None),
+            (
+                "dataset_path", "one data set, or paths with commas, read one after the other",
+                "several or a weight, which need the number of their samples", several,
+            ),
+            (
+                "eval_split", "eval_dataset_path (a file of held-out samples)",
+                f"{config.eval_split:g}, which needs the number of samples", config.eval_split,
+            ),
+            ("node_data", "whole", config.node_data, config.node_data != "whole"),
+        )
+        if config.stream and wrong
+    ]  # fmt: skip
 
 
 def _of_pairs(config: Config) -> list[str]:

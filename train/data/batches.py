@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -31,13 +32,8 @@ from train.data.mixture import (
 )
 from train.data.packing import Rows, pack
 from train.data.token_store import Ints, index_dtype
-from train.errors import ConfigError
+from train.errors import ConfigError, counted
 
-QUADRATIC = 1 / 8192
-"""Work of a row of length L is L + L*L*QUADRATIC: attention's share in a model of usual width."""
-PIXEL = 1 / 4096
-"""Work of a number of an image's pixels in tokens: a patch of 14x14 in three colors takes a frozen
-tower what a seventh of a token takes the rest, in models of usual widths."""
 AHEAD = 2
 """Steps made while the ranks compute."""
 
@@ -49,6 +45,8 @@ class Position:
     epoch: int = 0
     consumed: int = 0
     """Rows of this epoch that steps have taken."""
+    stream: Mapping[str, Any] | None = None
+    """Of streamed data where its next row is, as `data.stream.batches` has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +96,20 @@ def assign(costs: Sequence[float], world_size: int, each: int) -> list[list[int]
 class Pool:
     """The samples that some ranks have in common: all of them, or those of one node."""
 
-    def __init__(self, sizes: Sizes, config: Config, batch: int, number: int = 0) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        config: Config,
+        batch: int,
+        number: int = 0,
+        *,
+        shuffled: bool = True,
+    ) -> None:
         """Lay the samples out in rows; `batch` is how many rows of this pool a step takes."""
         self.batch = batch
         self._seed = config.seed
         self._number = number
+        self._shuffled = shuffled
         self._sizes = sizes
         self.tokens = sum(share.weight * tokens for share, tokens in tokens_by_share(sizes))
         """Of an epoch, on average."""
@@ -136,7 +143,9 @@ class Pool:
         return [self._rows[int(row)] for row in np.argsort(-totals, kind="stable")[:count]]
 
     def _of_epoch(self, epoch: int) -> Ints:
-        shuffled = order(self._seed, epoch, self.count, self._number)
+        shuffled = np.arange(self.count)
+        if self._shuffled:
+            shuffled = order(self._seed, epoch, self.count, self._number)
         if all(share.weight == 1 for share in self._sizes.shares):
             return shuffled
         found: list[Ints] = []
@@ -147,17 +156,6 @@ class Pool:
             found.append(rows.astype(index_dtype(sum(self._counts))) + start)
             start += count
         return np.concatenate(found)[shuffled]
-
-    def cost(self, row: Ints) -> float:
-        """Return the work of a row."""
-        lengths = self._sizes.lengths[row].astype(float)
-        pixels = float(self._sizes.numbers[row].sum()) * PIXEL
-        return float((lengths + lengths * lengths * QUADRATIC).sum()) + pixels
-
-    def count_in(self, rows: list[Ints]) -> tuple[int, int]:
-        """Return the labels that count in these rows, and all their tokens."""
-        numbers = np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        return int(self._sizes.targets[numbers].sum()), int(self._sizes.lengths[numbers].sum())
 
 
 def _packed(sizes: Sizes, seeds: list[int], seq_len: int) -> tuple[Rows, list[int]]:
@@ -231,6 +229,11 @@ class Batches:
         )
 
     @property
+    def described(self) -> str:
+        """What is trained on."""
+        return counted(self.samples[0], "sample")
+
+    @property
     def datasets(self) -> list[tuple[Share, int]]:
         """Each data set's samples and tokens, on all nodes together."""
         rows = zip(*(tokens_by_share(sizes) for sizes in self._train), strict=True)
@@ -262,30 +265,38 @@ class Batches:
 
     def step(self, position: Position) -> Step:
         """Return the step at a position."""
-        taken = [
-            pool.take(position.epoch, position.consumed * pool.batch // self._size.total)
-            for pool in self._pools
-        ]
-        counted = [pool.count_in(rows) for pool, rows in zip(self._pools, taken, strict=True)]
+        taken, data, after = self._take(position)
+        counted = [sizes.count_in(rows) for sizes, rows in taken]
         valid, tokens = (sum(column) for column in zip(*counted, strict=True))
         each = self._size.per_device
-        assigned = [self._assigned(number, rows) for number, rows in enumerate(taken)]
+        assigned = [
+            self._assigned(sizes, rows, members)
+            for (sizes, rows), members in zip(taken, self._members, strict=True)
+        ]
         count = max(-(-len(rows) // each) for pool in assigned for rows in pool)
         mine = assigned[self._pool][self._local]
-        after = self._after(position)
         return Step(
             micro_batches=tuple(
-                self._collate(
-                    self._train_data, mine[i * each : (i + 1) * each], packed=self._packed
-                )
+                self._collate(data, mine[i * each : (i + 1) * each], packed=self._packed)
                 for i in range(count)
             ),
             valid=valid,
             tokens=tokens,
-            pairs=sum(map(len, taken)) if self._config.in_pairs else 0,
+            pairs=sum(len(rows) for _, rows in taken) if self._config.in_pairs else 0,
             position=after,
             epoch_end=after.epoch > position.epoch,
         )
+
+    def _take(self, position: Position) -> tuple[list[tuple[Sizes, list[Ints]]], Mixture, Position]:
+        """Return the rows of a step for each pool, what has their samples, what comes after."""
+        taken = [
+            (sizes, pool.take(position.epoch, position.consumed * pool.batch // self._size.total))
+            for sizes, pool in zip(self._train, self._pools, strict=True)
+        ]
+        consumed = position.consumed + self._size.total
+        if consumed >= self.epoch_rows:
+            return taken, self._train_data, Position(epoch=position.epoch + 1)
+        return taken, self._train_data, Position(epoch=position.epoch, consumed=consumed)
 
     @property
     def accumulates(self) -> bool:
@@ -299,13 +310,19 @@ class Batches:
 
     def train(self, position: Position) -> Iterator[Step]:
         """Yield the steps from a position on, without end; some are made ahead."""
+
+        def following() -> Step:
+            nonlocal position
+            step = self.step(position)
+            position = step.position
+            return step
+
         with ThreadPoolExecutor(1, thread_name_prefix="batches") as maker:
             waiting: deque[Future[Step]] = deque()
             try:
                 while True:
                     while len(waiting) < AHEAD:
-                        waiting.append(maker.submit(self.step, position))
-                        position = self._after(position)
+                        waiting.append(maker.submit(following))
                     yield waiting.popleft().result()
             finally:
                 for future in waiting:
@@ -326,16 +343,9 @@ class Batches:
             rows = mine[number * each : (number + 1) * each]
             yield self._collate(data, [rows[i : i + 1] for i in range(len(rows))], packed=False)
 
-    def _assigned(self, number: int, rows: list[Ints]) -> list[list[Ints]]:
-        pool, members = self._pools[number], self._members[number]
+    def _assigned(self, sizes: Sizes, rows: list[Ints], members: int) -> list[list[Ints]]:
         if self._config.batching == "balanced":
-            costs = [pool.cost(row) for row in rows]
+            costs = [sizes.cost(row) for row in rows]
             chosen = assign(costs, members, self._size.per_device)
             return [[rows[i] for i in numbers] for numbers in chosen]
         return [rows[member::members] for member in range(members)]
-
-    def _after(self, position: Position) -> Position:
-        consumed = position.consumed + self._size.total
-        if consumed >= self.epoch_rows:
-            return Position(epoch=position.epoch + 1)
-        return Position(epoch=position.epoch, consumed=consumed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from train.config.config import Config
 from train.data import hub, images, overlap, token_cache, token_store, tokenizer_workers
 from train.data.encoding import BEGINS, IGNORED, Encoded, encode_lines
 from train.data.files import contents, lines
+from train.data.files.lines import BEGIN, Line, Mark
 from train.data.fingerprint import nothing
-from train.data.formats import Reader, Rules, named
+from train.data.formats import Rules, named
 from train.data.images import Picture, Vision, unpacked
 from train.data.mixture import Mixture
 from train.data.progress import Phase, Reporter
+from train.data.stored import Item
 from train.data.tally import Tally
 from train.data.token_store import Ints, Shard
 from train.distributed.env import RankEnv
@@ -138,23 +140,43 @@ class Located:
     """Its path or hub id."""
     label: str
     """What messages call it."""
-    files: tuple[Path, ...]
+    items: tuple[Item, ...]
     rules: Rules
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return their paths; what is streamed from a store may not be there yet."""
+        return tuple(item.path for item in self.items)
+
+    def lines(self, order: Sequence[int] = (), begin: Mark = BEGIN) -> Iterator[tuple[int, Line]]:
+        """Yield the lines from a mark on, each with the number of its file.
+
+        Files are taken as `order` has them, and opened as they are reached.
+        """
+        columns = frozenset(self.rules.columns_of_lines.values())
+        order = order or range(len(self.items))
+        for at in range(begin.file, len(order)):
+            here, number = self.items[order[at]].here(), begin.line
+            for line in lines.read((here,), replace(begin, file=0), columns=columns):
+                yield at, line
+                number = line.number + 1
+            begin = Mark(file=0, offset=0, line=number, within=0)
 
 
 def locate(config: Config) -> Iterator[Located]:
     """Yield the data sets to train on, in their order, and the one to evaluate on."""
     for key, name, rules in named(config):
-        files = hub.dataset_files(name, config, key=key)
-        yield Located(key=key, name=name, label=label(config, key, name), files=files, rules=rules)
+        if config.stream and key == "dataset_path":
+            items = hub.dataset_items(name, config, key=key)
+        else:
+            files = hub.dataset_files(name, config, key=key)
+            items = tuple(Item(path=path) for path in files)
+        yield Located(key=key, name=name, label=label(config, key, name), items=items, rules=rules)
 
 
 def preview(config: Config, located: Located, tokenizer: Any) -> Iterator[Encoded]:
     """Yield the lines of a data set as the training reads them, without a token cache."""
-    reader = Reader(tokenizer, config.chat_template_kwargs, located.rules)
-    columns = frozenset(located.rules.columns_of_lines.values())
-    part = lines.read(located.files, columns=columns)
-    return encode_lines(part, reader, tokenizer, config)
+    return encode_lines((line for _, line in located.lines()), located.rules, tokenizer, config)
 
 
 def label(config: Config, key: str, name: str) -> str:
@@ -185,7 +207,7 @@ def prepare(
 
     load = Tokenizer(model, config, tokenizer)
     opened = [
-        _open(config, env, model, each, load, check, Reporter(dataset=each.label, report=report))
+        open_set(config, env, model, each, load, check, Reporter(dataset=each.label, report=report))
         for each in located
     ]
     count = len(config.datasets)
@@ -204,7 +226,7 @@ def prepare(
             said = (note for *_, notes in opened for note in notes)
             raise ConfigError(*said, f"{label}: expected samples to learn from, found none")
     weights = [each.weight for each in config.datasets]
-    notes = (*(note for *_, notes in opened for note in notes), *_files_taken(located))
+    notes = (*(note for *_, notes in opened for note in notes), *files_taken(located))
     if env.rank == 0 and (both := overlap.count(held_out, train)):
         of_all = sum(map(len, held_out))
         notes += (f"{both} of {of_all} evaluation samples are also trained on",)
@@ -223,7 +245,7 @@ def _key(keys: list[str], weights: list[float]) -> str:
     return hashlib.sha256(("".join(keys) + mixed).encode()).hexdigest()
 
 
-def _files_taken(located: list[Located]) -> Iterator[str]:
+def files_taken(located: list[Located]) -> Iterator[str]:
     """Say which files of a folder, or of a data set on the hub, were taken without being named."""
     for each in located:
         if Path(each.name) not in each.files:
@@ -291,7 +313,7 @@ class Tokenizer:
         return type(self), (self._model, self._config)
 
 
-def _open(
+def open_set(
     config: Config,
     env: RankEnv,
     model: Path,
@@ -313,22 +335,7 @@ def _open(
         )
     token_cache.make(maker, workers, check, reporter)
     manifest = json.loads((source.folder / "MANIFEST.json").read_text())
-    bad = sorted(item for about in manifest["shards"] for item in about["bad"])
-    notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
-    if len(bad) > SHOWN:
-        notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
-    way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
-    if bad and not any(about["samples"] or about["overlong"] for about in manifest["shards"]):
-        raise ConfigError(*_reasons_of(bad), hint=way_out)
-    if len(bad) > config.max_bad_lines:
-        limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
-        hint = way_out or f"fix them, or --set max_bad_lines={len(bad)} leaves them out"
-        raise ConfigError(*notes, f"{limit}found {len(bad)}", hint=hint)
-    tally = Tally()
-    for about in manifest["shards"]:
-        tally.add(Tally.from_json(about["chats"]))
-    notes += [f"{label}: {note}" for note in tally.notes()]
-    notes += _overlong(label, config, [about["overlong"] for about in manifest["shards"]])
+    notes = notes_of(label, config, manifest["shards"])
     shards = tuple(token_store.open_shard(source.shard(n)) for n in range(source.shards))
     empty = not any(shard.samples for shard in shards)
     index = np.load(source.folder / token_cache.INDEX, mmap_mode=None if empty else "r")
@@ -339,6 +346,33 @@ def _open(
         # The lines name images; what these are is in the manifest. Strided nodes have others each.
         key += source.complete.read_text() if source.stride == 1 else ""
     return key, samples, tuple(notes)
+
+
+def notes_of(
+    label: str, config: Config, shards: list[dict[str, Any]], before: int | None = None
+) -> list[str]:
+    """Say what the user should know of shards; refuse too many unusable lines.
+
+    Of a later part of a stream, `before` is how many there were in earlier ones.
+    """
+    bad = sorted(item for about in shards for item in about["bad"])
+    notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
+    if len(bad) > SHOWN:
+        notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
+    way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
+    usable = any(about["samples"] or about["overlong"] for about in shards)
+    if bad and not usable and before is None:
+        raise ConfigError(*_reasons_of(bad), hint=way_out)
+    if (count := (before or 0) + len(bad)) > config.max_bad_lines:
+        limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
+        hint = way_out or f"fix them, or --set max_bad_lines={count} leaves them out"
+        raise ConfigError(*notes, f"{limit}found {count}", hint=hint)
+    tally = Tally()
+    for about in shards:
+        tally.add(Tally.from_json(about["chats"]))
+    notes += [f"{label}: {note}" for note in tally.notes()]
+    notes += _overlong(label, config, [about["overlong"] for about in shards])
+    return notes
 
 
 def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Iterator[str]:

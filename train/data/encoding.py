@@ -11,7 +11,7 @@ from typing import Any
 from train.config.config import Config, Overlong
 from train.data.files.bad_line import BadLine
 from train.data.files.lines import Line
-from train.data.formats import Document, Piece, Reader
+from train.data.formats import Document, Piece, Reader, Rules
 from train.data.images import Picture
 from train.data.tally import Tally
 from train.errors import ConfigError
@@ -78,9 +78,10 @@ class Encoded:
 
 
 def encode_lines(
-    lines: Iterator[Line], reader: Reader, tokenizer: Any, config: Config
+    lines: Iterator[Line], rules: Rules, tokenizer: Any, config: Config
 ) -> Iterator[Encoded]:
     """Yield each line's samples, or why it has none."""
+    reader = Reader(tokenizer, config.chat_template_kwargs, rules)
     nothing = f"nothing to learn within seq_len {config.seq_len}: a long prompt needs a larger one"
     while together := list(islice(lines, TOGETHER)):
         documents: dict[int, list[Document]] = {}

@@ -47,7 +47,8 @@ def _dataset(config: Config, key: str, name: str, rules: Rules) -> tuple[Finding
             said = ", ".join(
                 stored.in_words(stored.find(part, key=key)[1]) for part in hub.parts(name)
             )
-            return Finding("data", f"{name}: {said}, downloaded at start"), 0
+            when = "each downloaded as it is reached" if config.stream else "downloaded at start"
+            return Finding("data", f"{name}: {said}, {when}"), 0
         files = hub.dataset_files(name, config, key=key)
         return _lines(config, label(config, key, name), files, rules)
     except ConfigError as error:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from train.config.config import Config
 from train.data import stored
 from train.data.files import paths, streams
+from train.data.stored import Item
 from train.errors import ConfigError, without_credentials
 from train.files import write_text
 from train.lock import Lock
@@ -108,6 +109,18 @@ def dataset_files(name: str, config: Config, *, key: str) -> tuple[Path, ...]:
     if twice := [file for file, times in Counter(files).items() if times > 1]:
         raise ConfigError(f"{key}: expected {twice[0]} once, found it again in {name}")
     return tuple(files)
+
+
+def dataset_items(name: str, config: Config, *, key: str) -> tuple[Item, ...]:
+    """Return the same files to be streamed: those in a store are downloaded as they are reached."""
+    found: list[Item] = []
+    for part in parts(name):
+        if is_url(part):
+            found += stored.items(part, config, key=key)
+        else:
+            files = dataset_files(part, config, key=key)
+            found += [Item(path=path, size=path.stat().st_size) for path in files]
+    return tuple(found)
 
 
 def _files(name: str, config: Config, key: str) -> tuple[Path, ...]:

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from train.data.images import Picture
 
 
+QUADRATIC = 1 / 8192
+"""Work of a row of length L is L + L*L*QUADRATIC: attention's share in a model of usual width."""
+PIXEL = 1 / 4096
+"""Work of a number of an image's pixels in tokens: a patch of 14x14 in three colors takes a frozen
+tower what a seventh of a token takes the rest, in models of usual widths."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What a data set is of a mixture."""
@@ -36,6 +43,17 @@ class Sizes:
     """Numbers of each sample's pixels."""
     shares: tuple[Share, ...]
     """The data sets whose samples they are, in order."""
+
+    def cost(self, row: Ints) -> float:
+        """Return the work of a row."""
+        lengths = self.lengths[row].astype(float)
+        pixels = float(self.numbers[row].sum()) * PIXEL
+        return float((lengths + lengths * lengths * QUADRATIC).sum()) + pixels
+
+    def count_in(self, rows: list[Ints]) -> tuple[int, int]:
+        """Return the labels that count in these rows, and all their tokens."""
+        numbers = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        return int(self.targets[numbers].sum()), int(self.lengths[numbers].sum())
 
 
 class Mixture(Sizes):

@@ -1,10 +1,15 @@
-"""Data sets in an object store: downloaded whole to the cache, once a node, then read as files."""
+"""Data sets in an object store: downloaded to the cache, once a node, then read as files.
+
+All files are downloaded before the training, or, if they are streamed, each as it is reached.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from train.config.config import Config
@@ -21,15 +26,57 @@ Sizes = dict[str, tuple[int, str]]
 """By name, from the data set's folder on: bytes, and what changes if the file does."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A file of a data set, which may be in a store."""
+
+    path: Path
+    """Where it is, or will be, on this node."""
+    size: int = 0
+    changes: str = ""
+    """What changes if the file in the store does."""
+    there: Folder | None = None
+    """Where it is in a store."""
+
+    def here(self) -> Path:
+        """Return its path; what is only in the store is downloaded first, once a node."""
+        if self.there:
+            there, aside = self.there, self.path.with_name(f".{self.path.name}.part")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with Lock(self.path.with_name(f".{self.path.name}.owner")).held():
+                if not self.path.exists():
+                    ask(there, lambda: there.bring(aside), key="dataset_path", tell=_say)
+                    aside.replace(self.path)
+        return self.path
+
+    def forget(self) -> None:
+        """Remove what was downloaded."""
+        if self.there:
+            self.path.unlink(missing_ok=True)
+
+
+def items(url: str, config: Config, *, key: str) -> Iterator[Item]:
+    """Yield the files that a URL's data set is read from; nothing is downloaded."""
+    there, files = find(url, key=key)
+    label = hashlib.sha256(f"{there.url} {config.output_dir}".encode()).hexdigest()[:20]
+    folder = config.tokens / "downloads" / f"stream-{label}"
+    alone = is_file(there, files)
+    every = {folder / name: name for name in files}
+    chosen = [*every] if alone else paths.of_folder(folder, every, key=key, name=there.url)
+    for path in chosen:
+        size, changes = files[every[path]]
+        part = there if alone else there / every[path]
+        yield Item(path=path, size=size, changes=changes, there=part)
+
+
 def fetch(url: str, config: Config, *, key: str) -> Path:
     """Return the folder, or the file, that a URL's data set was downloaded to.
 
     What changed in the store since is another data set, with a folder of its own.
     """
     there, files = find(url, key=key)
-    cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
     label = hashlib.sha256(json.dumps([there.url, sorted(files.items())]).encode()).hexdigest()[:20]
-    folder = cache / "downloads" / label
+    folder = config.tokens / "downloads" / label
     folder.mkdir(parents=True, exist_ok=True)
     with Lock(folder.with_name(f".{label}.owner")).held():
         if not (folder / LIST).exists():

@@ -133,8 +133,7 @@ class Maker:
             stride=source.stride,
             columns=frozenset(source.rules.columns_of_lines.values()),
         )
-        reader = formats.Reader(tokenizer, self.config.chat_template_kwargs, source.rules)
-        encoded = encode_lines(part, reader, tokenizer, self.config)
+        encoded = encode_lines(part, source.rules, tokenizer, self.config)
 
         def of_unchanged() -> Iterator[Encoded]:
             # Only a whole data set that cannot be used is something else; a stretch may be bad.
@@ -196,13 +195,29 @@ def source(
     rules = rules or Rules.of(config)
     size = sum(path.stat().st_size for path in files)
     parts = min(MOST_SHARDS, 1 + size // SHARD_BYTES)
-    cache = Path(config.cache_dir) if config.cache_dir else Path(config.output_dir) / "tokens"
-    _make_folder(cache)
+    cache = config.tokens
+    make_folder(cache)
     with reporter.during("reading", size=size):
         found = fingerprint.shared(files, parts, cache, local_rank=env.local_rank, check=check)
     strided = config.node_data == "strided" and env.nodes > 1
-    about = {
-        "data": found.digest,
+    about = {"data": found.digest, **tokens_of(config, model, rules)}
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    part = f"-node-{env.node_rank}-of-{env.nodes}" if strided else ""
+    return Source(
+        files=files,
+        key=key,
+        folder=cache / f"{key[:20]}{part}",
+        shards=parts,
+        scan=found,
+        start=env.node_rank if strided else 0,
+        stride=env.nodes if strided else 1,
+        rules=rules,
+    )
+
+
+def tokens_of(config: Config, model: Path, rules: Rules) -> dict[str, Any]:
+    """Return what tokens depend on besides the data."""
+    return {
         "tokenizer": {
             str(path.relative_to(model)): measure(path).sha256
             for path in (
@@ -218,24 +233,12 @@ def source(
         "code": formats.VERSION,
         "versions": {name: version(name) for name in ("tokenizers", "transformers")},
     }
-    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    part = f"-node-{env.node_rank}-of-{env.nodes}" if strided else ""
-    return Source(
-        files=files,
-        key=key,
-        folder=cache / f"{key[:20]}{part}",
-        shards=parts,
-        scan=found,
-        start=env.node_rank if strided else 0,
-        stride=env.nodes if strided else 1,
-        rules=rules,
-    )
 
 
 def _make(maker: Maker, workers: int, check: Callable[[], None], reporter: Reporter) -> None:
     """Tokenize the shards that no other process does, await the others, close the manifest."""
     source = maker.source
-    _make_folder(source.folder)
+    make_folder(source.folder)
     workers = min(workers, len(maker.missing()))
     counts = [0] * max(1, workers)
     total = source.scan.lines // source.stride
@@ -251,7 +254,8 @@ def _make(maker: Maker, workers: int, check: Callable[[], None], reporter: Repor
             _close(source)
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder, or name the key that says where it is."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ hash is of its tokens."""
 FILES = ("tokens.bin", "loss_mask.bin", "images.bin", "index.npy")
 SECOND = 2
 """In the loss mask, the first token of a pair's second text."""
+MORE: Mapping[str, Any] = {}
 ROUND = 128
 """The lengths of lines that are too long are counted in multiples of this."""
 
@@ -50,12 +51,17 @@ def index_dtype(count: int) -> np.dtype[Any]:
     return np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64)
 
 
-def write(folder: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
-    """Write a shard from its lines, in their order; another's finished one of that name stays."""
+def write(
+    folder: Path, lines: Iterable[Encoded], *, vocab_size: int, more: Mapping[str, Any] = MORE
+) -> None:
+    """Write a shard from its lines, in their order; another's finished one of that name stays.
+
+    `more` is kept in its shard.json, besides what is counted.
+    """
     aside = folder.with_name(f"{folder.name}.tmp-{secrets.token_hex(4)}")
     aside.mkdir(parents=True)
     try:
-        _write(aside, lines, vocab_size=vocab_size)
+        _write(aside, lines, vocab_size, more)
     except BaseException:  # a signal too
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -67,7 +73,7 @@ def write(folder: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
             raise
 
 
-def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
+def _write(aside: Path, lines: Iterable[Encoded], vocab_size: int, more: Mapping[str, Any]) -> None:
     kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     rows = array("q")  # plain numbers: a data set of short lines has millions of samples
     offset = largest = 0
@@ -109,6 +115,7 @@ def _write(aside: Path, lines: Iterable[Encoded], *, vocab_size: int) -> None:
     index = np.asarray(rows, np.int64).reshape(-1, len(COLUMNS))
     np.save(aside / "index.npy", index)
     about = {
+        **more,
         "dtype": np.dtype(kind).name,
         "samples": len(index),
         "tokens": offset,

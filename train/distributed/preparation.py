@@ -58,6 +58,12 @@ class Preparation:
             text = f"rank {self._env.rank} on {host}: {type(error).__name__}: {error}"
             self._store.compare_set("failed", "", text)
 
+    def agree(self, text: str) -> str:
+        """Return, on all ranks, the text of the one that comes first."""
+        if self._env.world_size == 1:
+            return text
+        return bytes(self._store.compare_set("agreed", "", text)).decode()
+
     def check(self) -> None:
         """Look for a failure, at most once a second; call it while others are waited for.
 

@@ -34,7 +34,7 @@ def banner(
     what = "row" if config.batching == "packed" else "sample"
     what = what if size.total == 1 else f"{what}s"
     tokens = counted(round(batches.tokens_per_step), "token")
-    samples, held_out = batches.samples
+    _, held_out = batches.samples
     evaluated = f", {held_out} for evaluation" if held_out else ""
     made = "adapter" if config.method == "lora" else "model"
     done = f", {step} of them done" if step else ""
@@ -52,7 +52,7 @@ def banner(
         f"Mesh:       {_mesh(config, model)}{shared} on {ranks.device.type}",
         f"Model:      {config.name_or_path}, {_trained(config, model, weights)}",
         f"Trained:    {weights.words()}",
-        f"Data:       {counted(samples, 'sample')}{evaluated}",
+        f"Data:       {batches.described}{evaluated}",
         *_datasets(config, batches),
         f"Batch:      {size.words()} {what} a step, about {tokens} a step",
         f"Steps:      {steps}{done}",

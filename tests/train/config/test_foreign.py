@@ -341,6 +341,9 @@ def test_what_is_not_done_here_is_named(tmp_path: Path, text: str, said: str) ->
             "dataset_path",
             (Dataset(path="a", columns={"chosen": "win", "rejected": "lose"}),),
         ),
+        ("streaming: true\nmax_steps: 5\nbuffer_size: 100", "stream_window", 100),
+        ("pretraining_dataset: [{path: a, type: pretrain}]\nmax_steps: 5", "dataset_path", "a"),
+        ("pretraining_dataset: a\nmax_steps: 5", "stream", True),
         ("test_datasets: [{path: c.jsonl}, {path: d.csv}]", "eval_dataset_path", "c.jsonl,d.csv"),
     ],
 )

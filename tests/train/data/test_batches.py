@@ -220,8 +220,8 @@ def test_the_heavier_rows_of_a_pass_go_to_the_rank_that_has_had_least() -> None:
 
 def test_one_long_sample_is_more_work_than_several_with_as_many_tokens() -> None:
     """Attention within a sample grows with the square of its length."""
-    pool = Pool(samples([2048, 1024, 1024]), make(), 1)
-    long, short = pool.cost(np.array([0])), pool.cost(np.array([1, 2]))
+    sizes = samples([2048, 1024, 1024])
+    long, short = sizes.cost(np.array([0])), sizes.cost(np.array([1, 2]))
     assert long / short == pytest.approx(1.11, abs=0.01)
 
 

@@ -138,7 +138,7 @@ def test_what_is_missing_is_told_with_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_data_is_told_with_what_is_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\*\.csv .* files in .*, found that there is nothing"):
+    with pytest.raises(ConfigError, match=r"\*\.csv, .* files in .*, found that there is nothing"):
         paths.find(tmp_path, key="dataset_path")
     put(tmp_path, "README.md", "data-00000-of-00001.arrow")
     with pytest.raises(

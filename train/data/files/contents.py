@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from train.data.files import streams
+from train.data.files import streams, tar_members
 from train.data.files.bad_line import NO_UTF8
 from train.errors import ConfigError
 
@@ -21,7 +21,7 @@ ZEROS = {
     b"\1\0\1\0": "UTF-16LE", b"\0\1\0\1": "UTF-16BE",
 }  # fmt: skip
 """Which of the first bytes are 0 if it does not, as 0 and 1."""
-OTHER = (".txt", ".arrow", ".feather", ".zip", ".tar", ".xlsx")
+OTHER = (".txt", ".arrow", ".feather", ".zip", ".xlsx")
 """Endings of files that people take for a data set."""
 MAGIC = {
     b"PK\3\4": (".zip", "a ZIP archive"),
@@ -30,7 +30,6 @@ MAGIC = {
     b"ARROW1": (".feather", "an Arrow file"),
     b"<": (".html", "HTML or XML"),
 }
-TAR = (257, b"ustar")
 TO_PARQUET = (
     "python3 -c 'import sys, pyarrow as a, pyarrow.parquet as p; "
     "p.write_table(a.ipc.{open}(a.memory_map(sys.argv[1])).read_all(), sys.argv[2])' "
@@ -58,8 +57,10 @@ def refuse_other(path: Path, *, key: str, is_table: bool) -> None:
         raise ConfigError(f"{key}: expected UTF-8 text in {path}, found {name}", hint=hint)
     text = start.removeprefix(streams.BOM).lstrip()
     ending, what = _told(text, is_table=is_table)
-    if start[TAR[0] :].startswith(TAR[1]):
-        ending, what = ".tar", "a tar archive"
+    if tar_members.is_archive(start):
+        if tar_members.is_of_samples(start):
+            return
+        ending, what = ".tar", "a tar archive of other files than KEY.json or KEY.txt"
     if ending:
         wanted = "CSV or TSV" if is_table else "JSON lines or a JSON array"
         is_sheet = ending == ".zip" and path.suffix.lower() == ".xlsx"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from train.data.files import csv_rows, json_values, parquet, paths, streams
+from train.data.files import csv_rows, json_values, parquet, paths, streams, tar_members
 from train.data.files.bad_line import BadLine, Swallowed
 from train.data.files.streams import Stream
 from train.errors import ConfigError
@@ -25,6 +25,10 @@ class Line:
     """`file:line`, counted from 1."""
     content: bytes | BadLine
     """A JSON object, or why there is none."""
+    offset: int = 0
+    """Where it begins in its file, as in a mark."""
+    within: int = 0
+    """Lines before it in its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +80,17 @@ def _json_lines(_path: Path, stream: Stream, begin: int) -> Iterator[tuple[int, 
 JSON_LINES = Format("", _json_lines)
 JSON_VALUES = Format("item ", json_values.rows)
 CSV = Format("row ", csv_rows.rows)
+TAR = Format("member ", tar_members.rows)
 
 
 def format_of(path: Path) -> Format | None:
     """Return the format of a file, None for Parquet: the content decides the layout of JSON."""
     with streams.opened(path) as stream:
-        is_parquet = stream.bytes.read(4) == b"PAR1"
-    if is_parquet or paths.ending(path) == paths.PARQUET:
+        start = stream.bytes.read(512)
+    if start.startswith(b"PAR1") or paths.ending(path) == paths.PARQUET:
         return None
+    if tar_members.is_archive(start):
+        return TAR
     layout = json_values.layout(path)
     if layout is None and paths.ending(path) in csv_rows.SUFFIXES:
         return CSV
@@ -172,23 +179,27 @@ def read(
         contents = (
             _between(kind, path, offset, stop)
             if kind
-            else parquet.read(path, offset, stop, columns)
+            else enumerate(parquet.read(path, offset, stop, columns), offset)
         )
-        for content in contents:
-            within += 1
+        for begins, content in contents:
             if number % stride == start and (isinstance(content, BadLine) or content.strip()):
-                where = f"{path}:{kind.noun if kind else parquet.NOUN}{within}"
-                yield Line(number=number, where=where, content=content)
+                where = f"{path}:{kind.noun if kind else parquet.NOUN}{within + 1}"
+                yield Line(
+                    number=number, where=where, content=content, offset=begins, within=within
+                )
             number += 1
+            within += 1
         within = offset = 0
 
 
-def _between(kind: Format, path: Path, begin: int, end: int | None) -> Iterator[bytes | BadLine]:
+def _between(
+    kind: Format, path: Path, begin: int, end: int | None
+) -> Iterator[tuple[int, bytes | BadLine]]:
     with streams.opened(path, begin) as stream:
         for offset, content in kind.rows(path, stream, begin):
             if end is not None and offset >= end:
                 break
-            yield content
+            yield offset, content
 
 
 def count(files: tuple[Path, ...], line_bytes: float) -> int:

@@ -14,13 +14,13 @@ from train.errors import ConfigError
 
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
-KINDS = (JSON_LINES, (PARQUET,), (".json",), (".csv",), (".tsv",))
+KINDS = (JSON_LINES, (PARQUET,), (".json",), (".csv",), (".tsv",), (".tar",))
 """Of a folder that has several, only the first is read: it may hold the same rows twice."""
 PLAIN = tuple(ending for kind in KINDS for ending in kind)
 SUFFIXES = (*PLAIN, *streams.SUFFIXES)
 OF_FILES = frozenset((*SUFFIXES, *contents.OTHER))
 """Endings that a file has; a dot in the name of a hub data set is none of them."""
-READ = "*.jsonl, *.parquet, *.json, *.csv or *.tsv"
+READ = "*.jsonl, *.parquet, *.json, *.csv, *.tsv or *.tar"
 
 SPLIT = re.compile(r"(?<![a-z])(train|validation|valid|val|dev|eval|test)(?![a-z])")
 """How the files of a split are called."""

@@ -1,0 +1,1 @@
+"""Data that is tokenized as the training needs it."""
