@@ -10,19 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import resource
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench._training import WARM, Clock, count_steps, make, start
 
 if TYPE_CHECKING:
     from train.config.config import Config
@@ -30,34 +26,10 @@ if TYPE_CHECKING:
 RANKS = 2
 ROUNDS = 3
 STEPS = 12
-WARM = 3
-"""Steps left out: buffers are made in them."""
 SEQ_LEN = 128
 PER_DEVICE = 4
 ACCUMULATION = 2
-VOCABULARY = 2048
 LAYERS = 8
-
-
-class Clock:
-    """What every step took: seconds on the wall, seconds of the processor; and the peak so far."""
-
-    def __init__(self) -> None:
-        self.marks: list[tuple[float, float, float]] = []
-
-    def mark(self) -> None:
-        """Note the end of a step."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        self.marks.append((time.perf_counter(), time.process_time(), peak))
-
-    def result(self) -> dict[str, Any]:
-        """Return the differences, without the first steps."""
-        pairs = list(zip(self.marks[WARM - 1 :], self.marks[WARM:], strict=False))
-        return {
-            "seconds": [after[0] - before[0] for before, after in pairs],
-            "cpu": statistics.mean(after[1] - before[1] for before, after in pairs),
-            "mib": self.marks[-1][2],
-        }
 
 
 def main() -> None:
@@ -74,47 +46,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make(folder)
+        make(folder, [SEQ_LEN] * (STEPS * RANKS * PER_DEVICE * ACCUMULATION), LAYERS)
         results: dict[str, list[dict[str, Any]]] = {"ours": [], "trainer": []}
         for _ in range(ROUNDS):
             for side, rows in results.items():
-                rows.append(start(side, folder))
-        saves = {how: start("ours", folder, save=how) for how in ("sync", "async")}
+                rows.append(turn(side, folder))
+        saves = {how: turn("ours", folder, save=how) for how in ("sync", "async")}
     report(results, saves)
-
-
-def make(folder: Path) -> None:
-    """Make the base model and the samples: text of random words that fill whole rows."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    words = {f"w{number}": number for number in range(VOCABULARY)}
-    words["<eos>"] = words.pop("w1")
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
-    fast.save_pretrained(folder / "model")
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=256,
-            intermediate_size=704,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=8,
-            num_key_value_heads=4,
-            bos_token_id=1,
-            eos_token_id=1,
-            pad_token_id=1,
-        )
-    ).save_pretrained(folder / "model")
-    dice = random.Random(0)
-    rows = STEPS * RANKS * PER_DEVICE * ACCUMULATION
-    with (folder / "data.jsonl").open("w") as file:
-        for _ in range(rows):
-            text = " ".join(f"w{dice.randrange(2, VOCABULARY)}" for _ in range(SEQ_LEN - 1))
-            file.write(json.dumps({"text": text}) + "\n")
 
 
 def config(folder: Path, save: str) -> Config:
@@ -139,52 +77,15 @@ def config(folder: Path, save: str) -> Config:
     )
 
 
-def start(side: str, folder: Path, save: str = "no") -> dict[str, Any]:
-    """Run one side on all ranks; return the first rank's times and everybody's peak."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = []
-    for rank in range(RANKS):
-        environment = os.environ | {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(RANKS),
-            "LOCAL_WORLD_SIZE": str(RANKS),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-        }
-        command = [sys.executable, __file__, "--side", side, "--folder", str(folder)]
-        command += ["--save", save]
-        log = (folder / f"{side}-{rank}.log").open("w")
-        processes.append(
-            subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        )
-    codes = [process.wait() for process in processes]
-    if any(codes):
-        sys.exit(f"{side} failed:\n" + (folder / f"{side}-0.log").read_text()[-4000:])
-    rows = [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(RANKS)]
-    first: dict[str, Any] = rows[0]
-    return first | {
-        "mib": max(row["mib"] for row in rows),
-        "cpu": statistics.mean(row["cpu"] for row in rows),
-    }
+def turn(side: str, folder: Path, save: str = "no") -> dict[str, Any]:
+    """Run one side on all ranks."""
+    return start(__file__, ["--side", side, "--save", save], folder, RANKS)
 
 
 def ours(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     from train.__main__ import train as go
-    from train.trainer import Trainer
 
-    update = Trainer.update
-
-    def timed(self: Trainer, *step: Any) -> Any:
-        decision = update(self, *step)
-        clock.mark()
-        return decision
-
-    Trainer.update = timed  # type: ignore[method-assign,assignment]
+    count_steps(clock)
     chosen = config(options.folder, options.save)
     if go(chosen):
         sys.exit(1)

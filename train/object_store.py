@@ -123,9 +123,14 @@ def is_final(error: Exception) -> bool:
 
 
 def words(error: BaseException) -> str:
-    """Return a store's error in one line, without what an address in it may hold."""
-    text = " ".join(str(error).split())[:300]
-    return without_credentials(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    """Return a store's error in one line, without what an address in it may hold.
+
+    It begins with S3's own name of it, if there is one: Ceph sends nothing else.
+    """
+    answer = getattr(error.__cause__, "response", None)
+    code = answer.get("Error", {}).get("Code", "") if isinstance(answer, dict) else ""
+    said = "" if error.args[-1:] == (None,) else " ".join(str(error).split())[:300]
+    return without_credentials(": ".join(filter(None, (type(error).__name__, code, said))))
 
 
 def patiently(
@@ -161,6 +166,7 @@ def unreachable(folder: Folder, error: Exception, *, key: str) -> ConfigError:
     if is_final(error) and not isinstance(error, FileNotFoundError):
         hint = (
             "credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
-            "AWS_ENDPOINT_URL): name these variables in env_from of the job"
+            "AWS_ENDPOINT_URL): name these variables in env_from of the job; an upload needs "
+            "s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject"
         )
     return ConfigError(f"{key}: expected to use {folder.url}, found {words(error)}", hint=hint)

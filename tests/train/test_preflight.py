@@ -164,7 +164,7 @@ def test_the_estimate_is_near_what_one_gpu_took() -> None:
     assert (total - need.overhead + casts) / GIB == pytest.approx(36.6, rel=0.1)
     plain = replace(shape, changes_logits=False)
     less = total - memory.memory(config, plain, weights, shards=1, gpu=True).total
-    assert less == (8 * 2048 - (1 << 25) // 32000) * 32000 * 10
+    assert less == (8 * 2048 * 10 - (1 << 25) // 32000 * 6) * 32000
 
 
 def test_gradients_take_the_place_of_activations() -> None:
@@ -213,7 +213,7 @@ def test_of_a_trained_head_some_rows_of_logits_and_a_gradient_are_counted() -> N
         memory.memory(config, each, weights, shards=8, gpu=True).activations
         for each in (shape, replace(shape, changes_logits=True))
     )
-    assert whole - parts == (8192 - 1024) * 151_552 * 10 - 151_552 * 4096 * 4
+    assert whole - parts == (8192 * 10 - 1024 * 6) * 151_552 - 151_552 * 4096 * 4
 
 
 def test_ranks_that_share_rows_have_whole_keys_and_values_and_a_part_of_the_rest() -> None:
@@ -232,7 +232,7 @@ def test_ranks_that_share_rows_have_whole_keys_and_values_and_a_part_of_the_rest
         return memory.memory(changed, shape, weights, shards=8, gpu=True).activations
 
     keys = 65536 * 2 * 2 * 1024 * 32
-    logits = (1 << 25) // 128256 * 128256 * 10  # of some rows at a time
+    logits = (1 << 25) // 128256 * 128256 * 6  # of some rows at a time
     same = logits + keys - 4 * 40_000_000 / 8  # gradients take the place of some
     for size in (2, 8):
         shared = activations(context_parallel=size)

@@ -55,7 +55,7 @@ def make_tokenizer(folder: Path, **more: str) -> None:
     fast.save_pretrained(folder)
 
 
-def make_model(folder: Path, *, tied: bool = False, seed: int = 0) -> Path:
+def make_model(folder: Path, *, tied: bool = False, seed: int = 0, layers: int = 2) -> Path:
     """Write a Llama of a few thousand weights, and a tokenizer trained for it."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -66,7 +66,7 @@ def make_model(folder: Path, *, tied: bool = False, seed: int = 0) -> Path:
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=256,

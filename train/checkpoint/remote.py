@@ -77,7 +77,9 @@ def probe(url: str, tell: Tell) -> None:
     file = Folder.at(url, key="upload_to") / f".probe-{secrets.token_hex(8)}"
     try:
         file.write(b"")
+        file.size()
         file.remove()
+        file.read()  # (without s3:ListBucket, what is missing is refused as what is secret is)
     except Exception as error:
         if is_final(error):
             raise unreachable(file.parent, error, key="upload_to") from error

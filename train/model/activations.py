@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 LOW = 2
-"""Bytes of a number that matrix products work on, in bfloat16."""
+"""Bytes of a number in bfloat16."""
 EXACT = 4
-"""Bytes of a number that a norm works on."""
+"""Bytes of a number that a norm works on, in any dtype."""
 READS = 2
 """Inputs of a layer that linear layers read: of q, k and v, and of gate and up."""
 INTO = 5
@@ -97,33 +97,52 @@ class Method:
     """Whether attention gets a mask (packed rows): keys and values are repeated for each head."""
     scores: int
     """Attention scores of a head and token: with eager attention the length of a row, else 0."""
+    dora: bool
+    """Whether each linear layer is scaled by row (DoRA): its output and the adapter's are kept."""
+    size: int = LOW
+    """Bytes of a number that matrix products work on."""
     context: int = 1
     """Ranks that share a row: a layer keeps the keys and values of all of them."""
 
 
 def per_token(widths: Widths, method: Method) -> float:
     """Return the bytes of all layers together that a token keeps."""
-    hidden = method.norms * EXACT + READS * LOW
+    low = method.size
+    hidden = method.norms * EXACT + READS * low
     if method.full:
-        hidden += method.norms * LOW  # a trained weight of a norm needs what it multiplies
+        hidden += method.norms * low  # a trained weight of a norm needs what it multiplies
         if method.autocast:
             # The hidden state is float32, and each layer that reads it casts a copy of its own.
-            hidden += method.norms * (EXACT - LOW) + (INTO - READS) * LOW
+            hidden += method.norms * (EXACT - low) + (INTO - READS) * low
     kept = float(hidden * widths.hidden)
     keys = widths.queries if method.masked else widths.keys
-    kept += 2 * LOW * (widths.queries + keys * method.context)  # q and the result, k and v
+    kept += 2 * low * (widths.queries + keys * method.context)  # q and the result, k and v
     if method.qk_norm:
         kept += EXACT * (widths.queries + widths.keys)
     # Gate, its activation, up, and their product, which a frozen layer does not need.
-    kept += LOW * (4 * widths.dense + (3 + method.full) * widths.routed)
-    kept += (1 + method.full) * LOW * widths.copies
-    # Softmax in float32, its cast, and what dropout or the mask made of them.
-    kept += (2 * EXACT + 2 * LOW) * method.scores * widths.heads
+    kept += low * (4 * widths.dense + (3 + method.full) * widths.routed)
+    kept += (1 + method.full) * low * widths.copies
+    # Softmax in float32, and its cast.
+    kept += (EXACT + (low if low < EXACT else 0)) * method.scores * widths.heads
     if not method.full:
-        kept += LINEAR * LOW * method.rank * widths.layers
+        kept += LINEAR * low * method.rank * widths.layers
         if method.dropout:  # its mask, and a copy of its own for each adapter
-            kept += (1 + LOW) * (INTO * widths.hidden + widths.queries + widths.dense)
+            kept += (1 + low) * (INTO * widths.hidden + widths.queries + widths.dense)
+        if method.dora:
+            outputs = 2 * (widths.hidden + widths.keys + widths.dense) + widths.queries
+            kept += 2 * low * outputs
     return kept
+
+
+def passing(widths: Widths, method: Method) -> float:
+    """Return the bytes that one layer's backward pass has besides, for each token.
+
+    These are the gradients of gate, up and the hidden state, and what a norm computes in float32.
+    """
+    found = method.size * (2 * (widths.dense + widths.routed) + widths.hidden)
+    if method.size < EXACT:
+        found += 3 * EXACT * widths.hidden
+    return found / max(1, widths.layers)
 
 
 def first(about: dict[str, Any], *names: str) -> int:

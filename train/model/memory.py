@@ -11,7 +11,7 @@ from typing import Any
 
 from train.config.config import Config
 from train.model import quantized
-from train.model.activations import EXACT, LOW, Method, Widths, first, per_token
+from train.model.activations import EXACT, LOW, Method, Widths, first, passing, per_token
 from train.model.kinds import Weights
 from train.model.quantized import Scheme
 
@@ -28,7 +28,7 @@ NF4, SCALES = 0.5, 1 / 64 + 1 / 4096
 LARGEST = 4
 """A layer of a Llama has about so many times the weights of its largest matrix."""
 LOGIT_BYTES = 10
-"""A logit: in bfloat16, in float32 for the loss, and its gradient."""
+"""A logit if all are held: in bfloat16, in float32 for the loss, and its gradient."""
 LOGITS_AT_A_TIME = 1 << 25
 """Logits that are held of a frozen head: 128 MiB in float32."""
 TRAINED_ROWS = 1024
@@ -183,17 +183,18 @@ def patches_of_a_token(about: Mapping[str, Any], tower: Mapping[str, Any]) -> fl
     return 1.0 if tower else 0.0
 
 
-def tower_bytes(config: Config, model: Shape, weights: Weights, size: int) -> float:
-    """Return what a tower takes for rows that are full of images: the most that it may meet.
+def with_tower(text: float, config: Config, model: Shape, weights: Weights, size: int) -> float:
+    """Return what a language model and its tower keep, for rows that are full of images.
 
-    A frozen one keeps nothing for the backward pass: it has one layer at a time.
+    A frozen tower keeps nothing: it has one layer at a time, before the language model has any.
     """
     if model.tower is None:
-        return 0.0
+        return text
     patches = config.per_device_train_batch_size * config.seq_len * model.patches
-    trained = "vision tower" in weights.trained and not config.activation_checkpointing
-    each = per_token(model.tower, method_of(config, weights)) * (size / LOW)
-    return patches * each / (1 if trained else max(1, model.tower.layers))
+    each = per_token(model.tower, method_of(config, weights, size))
+    if "vision tower" in weights.trained and not config.activation_checkpointing:
+        return text + patches * each
+    return max(text, patches * each / max(1, model.tower.layers))
 
 
 def position_count(about: Mapping[str, Any]) -> int:
@@ -286,39 +287,49 @@ def memory(
         plain, layer_bytes = layer * size / LARGEST, layer * NF4
     tokens = config.per_device_train_batch_size * config.seq_len * (1 + config.in_pairs)
     tokens //= config.context_parallel
-    each = per_token(model.widths, method_of(config, weights)) * (size / LOW)
+    method = method_of(config, weights, size)
+    each = per_token(model.widths, method)
+    one_layer = tokens * each / max(1, model.layers)
     activations = tokens * each
     if config.activation_checkpointing:  # the inputs of all layers, and one that is recomputed
-        activations = tokens * (model.width * model.layers * size + each / max(1, model.layers))
-    activations += tower_bytes(config, model, weights, size)
+        activations = tokens * model.width * model.layers * size + one_layer
+    activations = with_tower(activations, config, model, weights, size)
+    activations += model.parameters * LOW * method.autocast  # it keeps the weights that it casts
     # The folded weights are kept for the backward pass: of all layers, or of the recomputed one.
     activations += weights.folded * size / (model.layers if config.activation_checkpointing else 1)
     # A head that is trained whole, which modules_to_save may name; of pairs its logits are whole.
-    rows = tokens
+    rows, logit_bytes = tokens, LOGIT_BYTES
     whole_head = full or bool({*config.lora_modules_to_save} & HEADS)
     in_parts = "embeddings and head" not in weights.trained or (whole_head and not config.in_pairs)
     if in_parts and not model.changes_logits:
         rows = min(tokens, rows_at_a_time(model.vocabulary, trained=whole_head))
         # The sum of a trained weight's gradient over the parts, in float32.
         activations += 4 * model.vocabulary * model.width * whole_head
-    logits = rows * model.vocabulary
+        logit_bytes = EXACT + (LOW if size == LOW else 0)
+    logits = rows * model.vocabulary * logit_bytes
     gathered = 0.0
+    if config.parallel == "ddp" and _accumulates(config, shards):
+        # Gradients are there besides DDP's buckets, which take the place of those of one pass.
+        gathered = float(GRADIENT_BYTES * trained)
     # One process that trains all weights in bfloat16 is sharded too, for FSDP to cast them.
     casts = full and size == LOW and config.parallel not in {"single", "ddp"}
     if shards > 1 or casts:
         ends = 2 * model.vocabulary * model.width
-        gathered = 2 * layer_bytes + ends * size
+        gathered += 2 * layer_bytes + ends * size
         if config.reshard_after_forward is False:
             gathered = model.parameters * size - weights.shrunk * (size - NF4)
         holds = not full if defers is None else defers
         if shards > 1 and holds and _accumulates(config, shards):
             # In float32, until the last micro-batch cuts them.
             gathered += 4 * trained
-    activations += logits * LOGIT_BYTES
+    activations += logits
     if config.parallel != "ddp" and not _accumulates(config, shards):
         # The backward pass frees activations as it makes gradients: both are never there whole.
         # Measured for all weights on one H200: 19.8 GiB; the sum is 24.1. DDP's buckets stay.
-        activations = max(0, activations - GRADIENT_BYTES * trained / shards)
+        # The last gradients are made while a layer's activations are there.
+        activations = max(one_layer, activations - GRADIENT_BYTES * trained / shards)
+    if not gpu:  # on an H200 it was 0.2 GiB of 5.3 with recomputed activations, and less without
+        activations += tokens * passing(model.widths, method)
     return Memory(
         weights=(frozen * (EXACT if full else size) - weights.shrunk * (size - NF4)) / shards
         + weights.shrunk * SCALES,
@@ -329,12 +340,14 @@ def memory(
     )
 
 
-def method_of(config: Config, weights: Weights) -> Method:
-    """Return what of a training decides which numbers its layers keep."""
+def method_of(config: Config, weights: Weights, size: int) -> Method:
+    """Return what of a training decides which numbers its layers keep; these have `size` bytes."""
     full = config.method == "full"
     return Method(
         full=full,
-        autocast=full and config.parallel in {"single", "ddp"},
+        autocast=full and size == LOW and config.parallel in {"single", "ddp"},
+        dora=config.lora_use_dora,
+        size=size,
         rank=config.lora_r,
         dropout=config.lora_dropout > 0,
         qk_norm=weights.qk_norm,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -98,7 +99,8 @@ def _changes(base: Path, adapter: Path) -> Iterator[tuple[str, Callable[[Tensor]
         if hasattr(shape, key):
             delattr(shape, key)
     with torch.device("meta"):
-        plain = vision.auto_class(base).from_config(shape)
+        # (PEFT reads an adapter in the dtype of its base, and would round it)
+        plain = vision.auto_class(base).from_config(shape, dtype=torch.float32)
     tied = set(getattr(plain, "all_tied_weights_keys", None) or ())
     # PEFT moves what it reads to where the base is: to weights on the CPU that take no memory.
     for name, parameter in list(plain.named_parameters()):
@@ -121,6 +123,22 @@ def _changes(base: Path, adapter: Path) -> Iterator[tuple[str, Callable[[Tensor]
                 yield f"{name}.{own}", partial(_replaced, parameter)
         elif isinstance(module, BaseTunerLayer):
             yield f"{name}.{_own_name(module)}", partial(_merged, module)
+
+
+def merged_whole(network: Any) -> Any:
+    """Return a loaded base with its adapter in it, each weight in its own dtype."""
+    from train.model.peft import without_bitsandbytes
+
+    with without_bitsandbytes():
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for layer in network.modules():
+        if isinstance(layer, BaseTunerLayer):
+            base, name = layer.get_base_layer(), _own_name(layer)
+            getattr(base, name).data = _merged(layer, getattr(base, name).data)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="All adapters are already merged")
+        return network.merge_and_unload()
 
 
 def _own_name(layer: Any) -> str:

@@ -205,17 +205,30 @@ def test_a_store_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         bring(f"file://{tmp_path}/latest", tmp_path)
 
 
+def answered(error: Exception, code: str) -> Exception:
+    """Return what s3fs makes of an answer without a message, such as Ceph's."""
+    error.__cause__ = cause = Exception()
+    cause.response = {"Error": {"Code": code, "Message": None}}  # type: ignore[attr-defined]
+    return error
+
+
 @pytest.mark.parametrize(
-    ("error", "words"),
-    [(PermissionError("denied"), "name these variables in env_from"), (OSError("no route"), None)],
+    ("fails", "error", "words"),
+    [
+        ("write", PermissionError("denied"), "denied\nhint: .*env_from of the job"),
+        ("read", PermissionError("403: Forbidden"), "an upload needs s3:ListBucket, "),
+        ("write", answered(PermissionError(None), "AccessDenied"), "Error: AccessDenied\n"),
+        ("write", answered(FileNotFoundError(None), "NoSuchBucket"), "Error: NoSuchBucket$"),
+        ("write", OSError("no route"), None),
+    ],
 )
 def test_a_start_refuses_a_store_that_refuses_it_and_none_that_is_away(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str | None
+    monkeypatch: pytest.MonkeyPatch, fails: str, error: Exception, words: str | None
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(Folder, "write", fail)
+    monkeypatch.setattr(Folder, fails, fail)
     told: list[str] = []
     if words:
         with pytest.raises(ConfigError, match=words):

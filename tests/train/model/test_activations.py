@@ -95,7 +95,7 @@ def estimated(config: Config, shape: Any) -> float:
     with torch.device("meta"):
         weights = kinds.count(AutoModelForCausalLM.from_config(shape))
     widths = activations.Widths.of(shape.to_dict())
-    return activations.per_token(widths, memory.method_of(config, weights))
+    return activations.per_token(widths, memory.method_of(config, weights, activations.LOW))
 
 
 def shape_of(family: str) -> Any:

@@ -107,6 +107,40 @@ def test_logits_that_are_not_those_of_base_and_adapter_leave_no_model(
     assert not list(tmp_path.glob("new*"))
 
 
+@pytest.mark.parametrize("wrong", ["missing", "doubled", "rounded"])
+def test_one_wrong_weight_of_many_layers_in_bfloat16_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """What rounding of the sum changes of the logits would hide it."""
+    from peft import LoraConfig, get_peft_model
+
+    base, adapter = make_model(tmp_path / "base", layers=32), tmp_path / "adapter"
+    plain = merge.load_base(str(base), dtype=torch.bfloat16)
+    plain.save_pretrained(base)
+    shape = LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear")
+    network = get_peft_model(plain, shape)
+    for name, parameter in network.named_parameters():
+        if "lora_B" in name:
+            parameter.data = 0.01 * torch.randn(parameter.shape)
+    network.save_pretrained(adapter)
+    assert "verified" in merge.merge(adapter, tmp_path / "right", str(base))[1]
+    own, layers = merge_files._merged, []
+
+    def spoilt(layer: Any, weight: torch.Tensor) -> torch.Tensor:
+        layers.append(layer)
+        if len(layers) == 100 and wrong == "missing":
+            return weight
+        if len(layers) == 100 and wrong == "doubled":
+            layer.lora_B["default"].weight.data *= 2
+        if wrong == "rounded":  # an adapter that was read in the dtype of its base
+            layer.lora_B.bfloat16().float()
+        return own(layer, weight)
+
+    monkeypatch.setattr(merge_files, "_merged", spoilt)
+    with pytest.raises(ConfigError, match="expected the logits of the base with its adapter"):
+        merge.merge(adapter, tmp_path / "wrong", str(base))
+
+
 def test_a_models_folder_with_an_adapter_beside_is_a_model(tmp_path: Path) -> None:
     config = Config(name_or_path=str(tmp_path), dataset_path="d")
     (tmp_path / "adapter_config.json").write_text("{}")
@@ -132,9 +166,12 @@ def test_a_models_folder_with_an_adapter_beside_is_a_model(tmp_path: Path) -> No
         ("llava", {}),
     ],
 )
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings")
 @pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied")
-def test_every_kind_of_adapter_is_merged(tmp_path: Path, kind: str, how: dict[str, Any]) -> None:
+def test_every_kind_of_adapter_is_merged(
+    tmp_path: Path, kind: str, how: dict[str, Any], dtype: str
+) -> None:
     from peft import LoraConfig, get_peft_model
 
     base, adapter, output = tmp_path / "base", tmp_path / "adapter", tmp_path / "merged"
@@ -143,12 +180,14 @@ def test_every_kind_of_adapter_is_merged(tmp_path: Path, kind: str, how: dict[st
     else:
         make_model(base, tied=kind == "tied")
     shape = LoraConfig(task_type="CAUSAL_LM", target_modules=".*(layers.*q_proj|down_proj)", **how)
-    network = get_peft_model(merge.load_base(str(base)), shape)
+    plain = merge.load_base(str(base), dtype=getattr(torch, dtype))
+    plain.save_pretrained(base)
+    network = get_peft_model(plain, shape)
     for parameter in network.parameters():
         if parameter.requires_grad:
             parameter.data += 0.05 * torch.randn(parameter.shape)
     network.save_pretrained(adapter)
     _, compared = merge.merge(adapter, output, str(base))
     (off,) = re.findall(r"verified: logits are off by (\S+) of", compared)
-    assert float(off) < 1e-5
+    assert float(off) < (1e-5 if dtype == "float32" else 2e-2)
     assert (output / "processor_config.json").exists() == (kind == "llava")
