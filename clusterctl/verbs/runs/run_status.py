@@ -261,7 +261,7 @@ class RunStatus:
     def alone(self) -> tuple[str, ...]:
         """The nodes whose ranks were not seen connected to another node's.
 
-        At its end a node may have met another one too briefly to be seen: then all must say so.
+        At the end, all must tell it: a node may have met another one too briefly to be seen.
         """
         told = {node: run.alone for node, run in self.node_runs.items() if run.ranks}
         every = all(told.values())
