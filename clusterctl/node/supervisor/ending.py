@@ -34,7 +34,9 @@ RELAY_SECONDS = 5.0
 """How long a failure waits until the other nodes have heard of it."""
 MOST_COMMANDS, COMMAND_LIMIT = 4, 100
 """Processes left running that are named, and characters of each command."""
-OF_RAY = re.compile(r"^ray::|/ray/(?:_private|core|dashboard)/|^ray[.]scripts[.]scripts$")
+OF_RAY = re.compile(
+    r"^ray::|/ray/(?:_private|autoscaler|core|dashboard)/|^ray[.](?:scripts[.]scripts|util[.]client)"
+)
 """In the command of a process of Ray's own."""
 RECORD_SECONDS = 60.0
 """How long an end that no disk takes is kept and answered from memory."""

@@ -30,8 +30,8 @@ from clusterctl.plan.command.launcher_flags import (
 from clusterctl.plan.launchers import find_launcher
 
 _SUBMITTERS = {
-    ("sbatch",): "clusterctl launch --launcher slurm -- train.py",
-    ("ray", "job", "submit"): "clusterctl launch --launcher ray -- train.py",
+    ("sbatch",): "clusterctl launch --launcher slurm --",
+    ("ray", "job", "submit"): "clusterctl launch --launcher ray --",
 }
 """Commands that submit a job, and what does so here."""
 _RAY_DRIVERS = frozenset(
@@ -270,8 +270,12 @@ def require_no_launcher(cluster: Cluster) -> None:
     where = "command" if cluster.origin("command", "") else "job.command"
     for words, hint in _SUBMITTERS.items():
         if (*map(posixpath.basename, command[:1]), *command[1 : len(words)]) == words:
+            program = command[command.index("--") + 1 :] if "--" in command else ()
+            wanted = shlex.join(_plain(program)) if words[0] == "ray" and program else "train.py"
             what = f"{shlex.join(words)}, which each rank would run: one job per rank"
-            raise UsageError(f"{where}: expected the training program, found {what}", hint=hint)
+            raise UsageError(
+                f"{where}: expected the training program, found {what}", hint=f"{hint} {wanted}"
+            )
     drivers = _RAY_DRIVERS.intersection(command)
     if drivers and "-m" in command and not find_launcher(cluster.job.launcher).one_driver:
         typed = Typed.of(calls_of_words(command)[0], cluster)

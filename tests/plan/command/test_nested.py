@@ -148,12 +148,17 @@ def test_a_launcher_is_refused_with_the_command_to_type(command: str, wanted: st
 
 
 @pytest.mark.parametrize(
-    ("command", "launcher"), [("/usr/bin/sbatch x.sh", "slurm"), ("ray job submit -- t.py", "ray")]
+    ("command", "wanted"),
+    [
+        ("/usr/bin/sbatch x.sh", "slurm -- train.py"),
+        ("ray job submit", "ray -- train.py"),
+        ("ray job submit --address=x -- python3 -m verl.main a=1", "ray -- -m verl.main a=1"),
+    ],
 )
-def test_a_command_that_submits_a_job_is_refused(command: str, launcher: str) -> None:
+def test_a_command_that_submits_a_job_is_refused(command: str, wanted: str) -> None:
     error = refused(command)
     assert "one job per rank" in str(error)
-    assert error.hint == f"clusterctl launch --launcher {launcher} -- train.py"
+    assert error.hint == f"clusterctl launch --launcher {wanted}"
 
 
 @pytest.mark.parametrize("module", ["verl.trainer.sft_trainer_ray", "openrlhf.cli.train_ppo_ray"])
