@@ -166,4 +166,7 @@ def _of_adapters(config: Config) -> list[str]:
     named = config.lora_target_modules or config.lora_target_parameters
     if config.method == "lora" and not named:
         found.append("lora_target_modules: expected names of modules or all-linear, found none")
+    if both := {*config.lora_target_modules} & {*config.lora_modules_to_save}:
+        said = f"expected modules that get no adapter, found {min(both)} in lora_target_modules too"
+        found.append(f"lora_modules_to_save: {said}")
     return found

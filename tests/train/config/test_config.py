@@ -42,6 +42,10 @@ def test_required_keys_and_conflicts_are_all_named_at_once() -> None:
         ({"min_lr_ratio": 1.5}, "at most 1"),
         ({"seed": 1 << 64}, "64 bits"),
         ({"lora_target_modules": ()}, "all-linear"),
+        (
+            {"lora_target_modules": ("q_proj", "lm_head"), "lora_modules_to_save": ("lm_head",)},
+            "expected modules that get no adapter, found lm_head in lora_target_modules too",
+        ),
         ({"objective": "dpo", "lora_init_from": "a"}, "the base without any adapter, found a"),
         ({"objective": "orpo", "image_dir": "a"}, "pairs are texts without images, found a"),
         ({"objective": "dpo", "freeze_vision_tower": False}, "expected True with objective: dpo"),
