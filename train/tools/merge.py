@@ -89,6 +89,7 @@ def merge(
         except merge_files.NotByName as error:
             print(f"all weights are read at once: {error} is in no file under its own name")
             tokenizer, base = load_tokenizer(str(folder)), load_base(str(folder))
+            merge_files.keep_float32(base, folder)
             merge_files.merged_whole(load_adapter(base, adapter)).save_pretrained(aside)
             tokenizer.save_pretrained(aside)
             for path in folder.glob("*processor_config.json"):

@@ -125,6 +125,18 @@ def _changes(base: Path, adapter: Path) -> Iterator[tuple[str, Callable[[Tensor]
             yield f"{name}.{_own_name(module)}", partial(_merged, module)
 
 
+def keep_float32(network: Any, base: Path) -> None:
+    """Give weights that loading has rounded back as the files have them, such as a router's."""
+    from safetensors import safe_open
+
+    loaded = dict(network.named_parameters())
+    for path in memory.weight_files(base):
+        wide = [name for name, one in memory.header(path).items() if one["dtype"] == "F32"]
+        with safe_open(path, framework="pt") as file:
+            for name in loaded.keys() & wide:
+                loaded[name].data = file.get_tensor(name)
+
+
 def merged_whole(network: Any) -> Any:
     """Return a loaded base with its adapter in it, each weight in its own dtype."""
     from train.model.peft import without_bitsandbytes

@@ -13,11 +13,12 @@ import pytest
 
 from tests.lazy_torch import torch
 from tests.train.seeing import make_seeing
-from tests.train.tiny import make_model
+from tests.train.tiny import make_model, make_tokenizer
 from tests.train.world import World
 from train.config.config import Config
 from train.data import hub
 from train.errors import ConfigError
+from train.model import memory
 from train.tools import merge, merge_files
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")]
@@ -92,6 +93,38 @@ def test_files_are_merged_one_by_one_and_another_base_is_refused(
         with safe_open(tmp_path / "new" / name, "pt") as new, safe_open(base / name, "pt") as old:
             assert {*new.keys()} == {*old.keys()}
             assert {new.get_slice(key).get_dtype() for key in new.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_a_router_that_a_model_in_bfloat16_has_in_float32_is_merged_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.manual_seed(0)
+    shape = Qwen3MoeConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=64, moe_intermediate_size=32,
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=16,
+        num_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+    base, adapter, new = (tmp_path / name for name in ("base", "adapter", "new"))
+    model = Qwen3MoeForCausalLM(shape).bfloat16()
+    for layer in model.model.layers:
+        layer.mlp.gate.weight.data = torch.randn(layer.mlp.gate.weight.shape)
+    model.save_pretrained(base)
+    make_tokenizer(base)
+    trained = ["mlp.experts.gate_up_proj", "mlp.gate.weight"]
+    rules = LoraConfig(r=2, target_parameters=trained, init_lora_weights=False)
+    wide = Qwen3MoeForCausalLM.from_pretrained(base, dtype=torch.float32)
+    get_peft_model(wide, rules).save_pretrained(adapter)
+    assert merge.main([str(adapter), str(new), "--model", str(base)]) == 0
+    said = capsys.readouterr().out
+    assert "all weights are read at once" in said
+    assert "\nverified: logits are off by " in said
+    (file,) = new.glob("*.safetensors")
+    kinds = {name: one["dtype"] for name, one in memory.header(file).items()}
+    assert kinds["model.layers.0.mlp.gate.weight"] == "F32"
+    assert kinds["model.layers.0.self_attn.q_proj.weight"] == "BF16"
 
 
 def test_logits_that_are_not_those_of_base_and_adapter_leave_no_model(
