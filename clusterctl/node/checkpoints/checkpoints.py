@@ -107,10 +107,13 @@ def _work(args: Dict[str, Any], done: List[str], report: Report) -> None:
 def _resolve(which: str, workdir: str, folder: str) -> str:
     which = os.path.expanduser(which)
     places = [os.path.join(workdir, which), os.path.join(folder, which)]
-    for place in places:
-        if os.path.exists(place):
-            return os.path.normpath(place)
-    raise OperationError("missing", "there is no %s" % " nor ".join(dict.fromkeys(places)))
+    found = next(filter(os.path.exists, places), "")
+    if not found:
+        raise OperationError("missing", "there is no %s" % " nor ".join(dict.fromkeys(places)))
+    # The name that a link such as `latest` leads to tells the step.
+    while os.path.islink(found):
+        found = os.path.join(os.path.dirname(found), os.readlink(found))
+    return os.path.normpath(found)
 
 
 def _found_in(folder: str, progress: Progress, depth: int = DEPTH) -> List[str]:

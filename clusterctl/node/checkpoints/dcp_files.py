@@ -75,7 +75,8 @@ def check_dcp(folder: str, *, content: bool, progress: Progress) -> Tuple[List[s
     """
     metadata = os.path.join(folder, METADATA)
     if not os.path.isfile(metadata):
-        raise Invalid("%s is missing: it was not written to its end" % METADATA)
+        words = "%s is missing: it was not written to its end, or rank 0 wrote it on another node"
+        raise Invalid(words % METADATA)
     plan = read_metadata(metadata, progress)
     doubts, mixed = list(plan.doubts), ""
     saved = os.path.getmtime(metadata)

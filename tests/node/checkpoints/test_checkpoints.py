@@ -299,6 +299,20 @@ def test_what_is_missing_is_an_error_that_names_both_places(tmp_path: Path) -> N
         ask(tmp_path, path="out")
 
 
+def test_a_link_is_the_checkpoint_that_it_leads_to(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "step_20"
+    folder.mkdir(parents=True)
+    torch_file(folder / "model.pt")
+    (tmp_path / "out" / "latest").symlink_to("step_20")
+    (tmp_path / "out" / "newest").symlink_to("latest")
+    for name in ("latest", "out/newest"):
+        (found,) = ask(tmp_path, path="out", which=f"./{name}")
+        assert (found["path"], found["step"], found["complete"]) == (str(folder), 20, True)
+    (tmp_path / "out" / "gone").symlink_to("nothing")
+    with pytest.raises(OperationError, match=r"there is no .*gone"):
+        ask(tmp_path, path="out", which="out/gone")
+
+
 def test_a_folder_of_something_else_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "notes.txt").write_text("")
