@@ -149,6 +149,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
             "hint: clusterctl launch --nodes a --name x -- t.py\n",
         ),
         (["runs", "--state", "failed"], "hint: clusterctl runs --help\n"),
+        (["runs", "list"], "hint: clusterctl runs\n"),
         (["stop", ""], "error: RUN: expected a run's id or name, found an empty word"),
         (["resume", "", "--checkpoint", "latest"], "error: RUN: expected a run's id or name"),
         (["sandbox", "fualt", "n", "frozen"], "hint: clusterctl sandbox fault n frozen\n"),

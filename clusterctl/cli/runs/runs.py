@@ -36,6 +36,8 @@ FLAGS: dict[str, tuple[str, ...]] = {
 """Flags of an action alone."""
 LEAST = {COMPARE: 2, DELETE: 1}
 """How many runs an action needs to be named."""
+LIST = frozenset({"all", "list", "ls"})
+"""Words for the list itself."""
 MEANT = {"rm": DELETE, "remove": DELETE, "del": DELETE, "diff": COMPARE}
 """Other words for an action."""
 METRICS_HELP = (
@@ -135,7 +137,7 @@ def _require_one_wish(args: argparse.Namespace) -> None:
         near = difflib.get_close_matches(MEANT.get(args.action, args.action), FLAGS, n=1)
         runs = tuple(filter(None, (args.run, *args.others)))
         meant = (*near, *runs) if near else (SHOW, args.action)
-        if near and len(runs) < LEAST.get(near[0], 0):
+        if args.action in LIST or (near and len(runs) < LEAST.get(near[0], 0)):
             meant = ()  # the list has them
         raise UsageError(
             f"expected `{SHOW} RUN`, `{COMPARE} RUN RUN`, `{DELETE} RUN` or nothing, found {word}",

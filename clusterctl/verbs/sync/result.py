@@ -12,7 +12,7 @@ SyncState = Literal["unchanged", "updated", "shared", "source", "failed", "unrea
 HINTS = {
     "busy": "wait for that run to end, or stop it",
     "silent": "its file server hangs, or its mount: try `ls` there",
-    "running": "stop that run, or wait for its end",
+    "running": "stop that run, wait for its end, or use another folder: --workdir DIR",
     "in-the-way": "move it away on that node, or choose another workdir",
     "squatted": "remove it on that node, or choose another workdir",
     "workdir": "make the folder there, or correct `workdir` in the inventory",
