@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import time
 
 from clusterctl.inventory.cluster import Cluster, Job
 from clusterctl.model.checkpoint import CheckpointsAnswer
@@ -16,6 +17,8 @@ from clusterctl.verbs.runs.history import unrecorded
 
 _SECONDS = 20.0
 _SHOWN = 3
+_FRESH = 300.0
+"""Seconds: who wrote a file so lately may still be at work."""
 
 
 def notice_sharing(
@@ -65,6 +68,12 @@ def _warn_of_older(
         verb = "wrote it" if newest.recorded else "ran then"
         whose = f" ({newest.run} {verb})" if newest.run else ""
         text = f"{folder} has {name} of an earlier run{whose}: this run may overwrite its files"
+        ago = time.time() - newest.time
+        if not newest.run and 0 <= ago < _FRESH:
+            text = (
+                f"{folder} has {name}, written {ago:.0f} s ago by no run of {cluster.name}: another"
+                " program may be writing there, and its files would be taken for this run's"
+            )
         hint = own_folder_hint(written, "checkpoints")
         emit(Notice(text=text, hint=hint, level="warning", node=first.name))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -98,6 +100,8 @@ def test_an_ended_run_counts_if_its_checkpoints_are_there() -> None:
     ((text, _),) = notices(JOB, over, {**old, "run": ""})
     assert text.startswith("ckpt has step-5 of an earlier run: this run may")
     assert notices(JOB, over, old, resumes=True) == []
+    ((text, _),) = notices(JOB, over, {**old, "run": "", "time": time.time() - 20})
+    assert re.match(r"ckpt has step-5, written 2\d s ago by no run of lab: another program", text)
 
 
 @pytest.mark.parametrize(
