@@ -132,7 +132,8 @@ def test_an_error_of_a_worker_is_that_of_one_process(tiny: Path, tmp_path: Path,
 def test_a_killed_worker_is_an_error_and_ends_the_others(
     tiny: Path, tmp_path: Path, cpus: Any
 ) -> None:
-    config = configured(tiny, tmp_path, lines_of(300))
+    # So many that the other worker is not done with them before this process looks.
+    config = configured(tiny, tmp_path, lines_of(3000))
     cpus(2)
     killed: list[BaseProcess] = []
 
