@@ -20,6 +20,7 @@ JOB = {
     "master": {"address": "10.0.0.1", "port": 29500},
     "node_rank": 1,
     "nnodes": 2,
+    "procs": 1,
     "launcher": "direct",
     "launcher_argv": [],
     "container": [],
@@ -198,7 +199,7 @@ def test_ranks_that_train_without_a_connection_to_another_node_are_told_of_once(
 
 
 @pytest.mark.parametrize(
-    "job", [{"launcher": "ray"}, {"nnodes": 1}, {"container": ["docker", "run"]}]
+    "job", [{"launcher": "ray"}, {"nnodes": 1}, {"container": ["docker", "run"]}, {"procs": 0}]
 )
 def test_ranks_that_are_alone_or_cannot_be_seen_are_not_told_of(
     monkeypatch: pytest.MonkeyPatch, job: dict[str, Any]

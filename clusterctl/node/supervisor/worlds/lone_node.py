@@ -33,7 +33,7 @@ class LoneNode:
         self._job, self._record = job, record
         # In a container that a daemon starts, and of a driver of Ray, not all can be seen.
         seen = job["launcher"] != "ray" and not started_by_client(job)
-        self.pending = seen and job["nnodes"] > 1
+        self.pending = seen and job["nnodes"] > 1 and job["procs"] > 0
         """It should meet another node, and has not; that was not told yet."""
         self.alone = ""
         """The event that told it."""
