@@ -72,7 +72,7 @@ def _warn_of_older(
         if not newest.run and 0 <= ago < _FRESH:
             text = (
                 f"{folder} has {name}, written {ago:.0f} s ago by no run of {cluster.name}: another"
-                " program may be writing there, and its files would be taken for this run's"
+                " program may be writing there, and a resume or restart could take its files"
             )
         hint = own_folder_hint(written, "checkpoints")
         emit(Notice(text=text, hint=hint, level="warning", node=first.name))
