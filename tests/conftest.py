@@ -131,8 +131,8 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Start three workers a core: most tests wait for other processes."""
-    return min(3 * (os.cpu_count() or 1), WORKERS_LIMIT)
+    """Start two workers a core: most tests wait for other processes."""
+    return min(2 * (os.cpu_count() or 1), WORKERS_LIMIT)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
