@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -62,12 +63,14 @@ def test_a_hang_is_explained_once_to_everybody_who_follows(project: Project) -> 
     logs = project.start("logs", "--follow")
     assert logs.stdout is not None
     assert logs.stderr is not None
-    told = [json.loads(next(line for line in launch.stdout if '"verdict"' in line))]
+    told: list[dict[str, Any]] = []
+    while not told or told[-1]["kind"] != "verdict":
+        told.append(json.loads(next(launch.stdout)))
     said = [next(line for line in logs.stderr if WAITS in line)]
-    run = told[0]["run"]
-    assert told[0]["silent"] == {}
-    assert told[0]["verdict"]["ranks"] == [1]
-    assert WAITS in told[0]["verdict"]["text"]
+    run = told[-1]["run"]
+    assert told[-1]["silent"] == {}
+    assert told[-1]["verdict"]["ranks"] == [1]
+    assert WAITS in told[-1]["verdict"]["text"]
     late = project.start("logs", "--tail", "1", "--follow")
     assert late.stderr is not None
     next(line for line in late.stderr if WAITS in line)
@@ -77,9 +80,12 @@ def test_a_hang_is_explained_once_to_everybody_who_follows(project: Project) -> 
     assert project.run("stop", run, "--grace", "0").returncode == 0
     told += [json.loads(line) for line in launch.stdout]
     said += logs.stderr
-    assert sum(one["kind"] == "verdict" for one in told) == 1
-    assert sum(line.startswith("rank 1 on node2 sleeps") for line in said) == 1
-    assert sum(line.startswith("hung: ") for line in said) <= 1
+    # On a busy machine it may count as running again, and then as hung once more.
+    hung = [one["event"] for one in told if one.get("event", {}).get("kind") == "hung"]
+    times = len({event["alarm"] for event in hung})
+    assert sum(one["kind"] == "verdict" for one in told) == times
+    assert 1 <= sum(line.startswith("rank 1 on node2 sleeps") for line in said) <= times
+    assert sum(line.startswith("hung: ") for line in said) <= times
     assert WAITS not in logs.stdout.read()  # stdout is the log
     kept = json.loads(project.run("dump", run, "--json").stdout)
     assert WAITS in kept["verdict"]["text"]
