@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 WARM = 3
 """Steps left out: buffers are made in them."""
 VOCABULARY = 2048
+STEPS, PER_DEVICE, ACCUMULATION = 12, 4, 2
 
 
 class Clock:
@@ -87,6 +88,24 @@ def make(folder: Path, lengths: Sequence[int], layers: int) -> None:
         for length in lengths:
             text = " ".join(f"w{dice.randrange(2, VOCABULARY)}" for _ in range(length - 1))
             file.write(json.dumps({"text": text}) + "\n")
+
+
+def for_transformers(config: Any) -> dict[str, Any]:
+    """Return the arguments by which a Trainer does what train/ does with this configuration."""
+    return {
+        "per_device_train_batch_size": PER_DEVICE,
+        "gradient_accumulation_steps": ACCUMULATION,
+        "max_steps": STEPS,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": config.max_grad_norm,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "ddp_backend": "gloo",
+    }
 
 
 def start(script: str, words: Sequence[str], folder: Path, ranks: int) -> dict[str, Any]:

@@ -27,14 +27,21 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench._training import WARM, Clock, count_steps, make, start
+from bench._training import (
+    ACCUMULATION,
+    PER_DEVICE,
+    STEPS,
+    WARM,
+    Clock,
+    count_steps,
+    for_transformers,
+    make,
+    start,
+)
 from train.config.config import Config
 
 ROUNDS = 2
-STEPS = 12
 SEQ_LEN = 256
-PER_DEVICE = 4
-ACCUMULATION = 2
 LAYERS = 4
 MOST_RANKS = 2
 SAME = 1e-5
@@ -234,19 +241,8 @@ def with_trl(case: Case, config: Config, steps: list[list[Row]], clock: Clock) -
     )
     arguments = SFTConfig(
         output_dir=str(Path(config.output_dir).with_name("trl")),
-        per_device_train_batch_size=PER_DEVICE,
-        gradient_accumulation_steps=ACCUMULATION,
-        max_steps=STEPS,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type="constant",
-        max_grad_norm=config.max_grad_norm,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
+        **for_transformers(config),
         bf16=False,
-        ddp_backend="gloo",
         ddp_find_unused_parameters=False,
         gradient_checkpointing=False,
         max_length=None,

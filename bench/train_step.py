@@ -18,17 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench._training import WARM, Clock, count_steps, make, start
+from bench._training import (
+    ACCUMULATION,
+    PER_DEVICE,
+    STEPS,
+    WARM,
+    Clock,
+    count_steps,
+    for_transformers,
+    make,
+    start,
+)
 
 if TYPE_CHECKING:
     from train.config.config import Config
 
 RANKS = 2
 ROUNDS = 3
-STEPS = 12
 SEQ_LEN = 128
-PER_DEVICE = 4
-ACCUMULATION = 2
 LAYERS = 8
 
 
@@ -142,18 +149,7 @@ def trainer(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     )
     arguments = TrainingArguments(
         output_dir=str(options.folder / "trainer"),
-        per_device_train_batch_size=PER_DEVICE,
-        gradient_accumulation_steps=ACCUMULATION,
-        max_steps=STEPS,
-        learning_rate=chosen.learning_rate,
-        lr_scheduler_type="constant",
-        max_grad_norm=chosen.max_grad_norm,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        ddp_backend="gloo",
+        **for_transformers(chosen),
     )
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,

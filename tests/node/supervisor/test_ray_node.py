@@ -160,9 +160,10 @@ def test_a_driver_that_does_without_the_runs_ray_is_told_of(
         assert node._run_driver(node._start_ray(str(tmp_path))) == 0
     finally:
         node.end()
-    printed, told = capfd.readouterr().out, drivers == 1
-    assert ("has not connected to this run's Ray: so far it runs on gpu1 alone" in printed) is told
-    assert ("never connected to this run's Ray: it ran on gpu1 alone" in printed) is told
+    printed, alone = capfd.readouterr().out, drivers == 1
+    so_far = "has not connected to this run's Ray: so far it runs on gpu1 alone"
+    assert (so_far in printed) == alone
+    assert ("never connected to this run's Ray: it ran on gpu1 alone" in printed) == alone
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(
