@@ -142,6 +142,7 @@ def test_no_verb_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
             ["launch", "--nodes", "a", "b", "-d", "--", "t.py"],
             "hint: clusterctl launch --nodes a,b -d -- t.py\n",
         ),
+        (["exec", "--nodes", "a", "b", "--", "w"], "hint: clusterctl exec --nodes a,b -- w\n"),
         (["check", "--exclude", "a", "b"], "hint: clusterctl check --exclude a,b\n"),
         (["resume", "base"], "hint: clusterctl resume base --checkpoint latest\n"),
         (

@@ -175,9 +175,6 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, rest: Sequence[str]) -> NoReturn:
         """End because of words that mean nothing here."""
         wrong, *_ = rest
-        if self.command and not wrong.startswith("-") and self.prog.endswith(" exec"):
-            what = f"expected nodes in --nodes, found {wrong!r} before the `--`"
-            self._end(what, self._typed([*self._own_words(rest), "--nodes", ",".join(rest)]))
         at = self.words.index(wrong) if wrong in self.words else 0
         listed = at > 1 and self.words[at - 2] in _NODE_LISTS and self.words[at - 1][:1].isalpha()
         if listed and wrong[:1].isalpha() and (self.command or not self.takes_command):
@@ -186,6 +183,9 @@ class Parser(argparse.ArgumentParser):
             others = [word for word in self.words[at:] if word not in rest]
             what = f"{flag}: expected names with commas, found {wrong!r} after a space"
             self._end(what, self._typed([*self.words[: at - 1], joined, *others]))
+        if self.command and not wrong.startswith("-") and self.prog.endswith(" exec"):
+            what = f"expected nodes in --nodes, found {wrong!r} before the `--`"
+            self._end(what, self._typed([*self._own_words(rest), "--nodes", ",".join(rest)]))
         if self.command and not wrong.startswith("-"):
             what = f"expected the program's own words after it, found {wrong!r} before the `--`"
             self.command = (*self.command, *rest)

@@ -154,7 +154,9 @@ def warn_of_copies(source: SourceTree, nodes: Iterable[NodeSync], *, emit: Emit)
     if file := copied(environment_files(source)):
         text = f"{file} is on the nodes now; does it hold secrets?"
         hint = f"to keep it here: echo {shlex.quote(file)} >> {IGNORE_FILE}"
-        hint += "\n`env_from:` brings variables of this shell to the ranks, and stores none"
+        hint += (
+            f"\nlaunch with `--env-file {shlex.quote(file)}`: the ranks get them, none is stored"
+        )
         emit(Notice(text=text, level="warning", hint=hint))
     if file := copied(outward_links(source)):
         text = f"{file} leads out of this folder: the nodes get the link, not what it leads to"
