@@ -92,6 +92,24 @@ class NotedAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FolderWriter:
+    """A live run that has a note about a folder of checkpoints."""
+
+    run: str
+    name: str
+    cluster: str
+    user: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritersAnswer:
+    """`checkpoint-writers`."""
+
+    writers: tuple[FolderWriter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyAnswer:
     """`notify-test`."""
 

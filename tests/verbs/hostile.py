@@ -174,6 +174,11 @@ def answers(node: str) -> dict[str, list[Message] | Callable[[Request], list[Mes
         ],
         "share-clear": [Message({})],
         "note-runs": [Message({"noted": True})],
+        "checkpoint-writers": [
+            Message(
+                {"writers": [{"run": "x", "name": "", "cluster": "c", "user": "u", "host": "h"}]}
+            )
+        ],
         "collect-facts": [
             Message({"clock": "ready"}),
             Message({"time": 1000.0}),

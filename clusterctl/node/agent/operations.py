@@ -7,6 +7,7 @@ imported on the node when the operation is asked for, so a call compiles only wh
 from __future__ import annotations
 
 OPERATIONS: dict[str, str] = {
+    "checkpoint-writers": "clusterctl.node.checkpoints.writer_notes:checkpoint_writers",
     "checkpoints": "clusterctl.node.checkpoints.checkpoints:checkpoints",
     "collect-facts": "clusterctl.node.probe.read:collect_facts",
     "dump": "clusterctl.node.hang.dump:dump",

@@ -90,8 +90,11 @@ def is_unfinished(name: str) -> bool:
 
 
 def is_retired(name: str) -> bool:
-    """Tell whether a name says that it was put out of use: `step-5.aside-a1b2`, `step-5.bak`."""
-    return bool(_SET_ASIDE.fullmatch(name))
+    """Tell whether a name says that it was put out of use: `step-5.aside-a1b2`, `step-5.bak`.
+
+    So does that of a note of clusterctl's own, which names a run.
+    """
+    return bool(_SET_ASIDE.fullmatch(name)) or name.endswith(".clusterctl")
 
 
 def _number(found: Optional[re.Match[str]]) -> Optional[int]:

@@ -3,6 +3,7 @@
 What was written belongs to the last run that began before, unless another one lived then that may
 write to the folder: on other GPUs of this machine, or on a node that shares the folder. Runs whose
 checkpoints go elsewhere do not count.
+Runs of other inventories leave notes next to the folder.
 All times are compared on one clock, the node's: its runs' folders have it; what only the
 controller knows comes with the controller's present time; and on network storage, whose server
 may stamp files by a clock of its own, one empty file shows how far that clock is off.
@@ -10,23 +11,17 @@ may stamp files by a clock of its own, one empty file shows how far that clock i
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+from clusterctl.node.checkpoints import filesystem
+from clusterctl.node.checkpoints.writer_notes import noted_writers
 from clusterctl.node.file_io import list_folder, read_json
 from clusterctl.node.run.files.run_paths import default_state_folder, end_time, run_folders
 from clusterctl.node.run.operations.status import is_alive
 from clusterctl.node.run_lock import conflict
 
-_LOCAL = frozenset(
-    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs"}
-    | {"vfat", "xfs", "zfs"}
-)
-"""Filesystems whose files are stamped by this machine's own clock."""
-_GRAIN = 0.1
-"""Seconds by which a file's time may be off on any system."""
 _AFTER_END = 1.0
 """Seconds after a run's end in which what it wrote may still get its time."""
 
@@ -83,6 +78,13 @@ class Origin:
                 ended = None if one["ended"] is None else float(one["ended"]) + ahead
                 began = float(one["began"]) + ahead
                 here[one["run"]] = _Run(one["run"], began, ended, None, live=bool(one["live"]))
+        self._ahead = filesystem.clock_skew(folder)
+        for note in noted_writers(folder, self._ahead):
+            if note.run not in here:
+                where = note.folder
+                here[note.run] = _Run(
+                    note.run, note.began, note.ended, None, checkpoints=where, live=note.live
+                )
         this_run = here.get(str(args.get("run")))
         self._began = this_run.began if this_run else 0.0
         runs = [
@@ -92,7 +94,6 @@ class Origin:
         ]
         self._runs = sorted(runs, key=lambda run: run.began)
         self._sizes = {run.run: run.world_size for run in here.values()}
-        self._ahead = storage_clock_skew(folder)
 
     def world_size(self, run: str) -> Optional[int]:
         """Return how many ranks a run had; None: that is not known."""
@@ -167,48 +168,3 @@ def _time_of(path: str) -> Optional[float]:
         return os.stat(path).st_mtime
     except OSError:
         return None
-
-
-def storage_clock_skew(folder: str, clock: Callable[[], float] = time.time) -> float:
-    """Return how many seconds the clock that stamps files in a folder is ahead of `clock`.
-
-    On a local filesystem that is this machine's own. On others it takes an empty file, removed
-    at once; if none can be made the clocks count as equal.
-    """
-    if clock is time.time and filesystem_of(folder) in _LOCAL:
-        return 0.0
-    path = os.path.join(folder, ".clusterctl-clock-%d-%d" % (os.getpid(), time.time_ns()))
-    try:
-        before = clock()
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        try:
-            os.write(descriptor, b"\n")
-            os.fsync(descriptor)
-            stamped = os.fstat(descriptor).st_mtime
-        finally:
-            os.close(descriptor)
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-    except OSError:
-        return 0.0
-    off_by = clock() - before
-    ahead = stamped - before
-    # Between the two looks at the clock the file may have got its time whenever.
-    return 0.0 if -_GRAIN <= ahead <= off_by + _GRAIN else ahead
-
-
-def filesystem_of(folder: str) -> str:
-    """Return the type of the filesystem that a folder is on."""
-    real = os.path.realpath(folder)
-    best = ("", "")
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            for line in lines:
-                before, _, after = line.partition(" - ")
-                point = before.split(" ")[4].replace("\\040", " ")
-                inside = point in ("/", real) or real.startswith(point + "/")
-                if inside and len(point) >= len(best[0]):
-                    best = (point, after.split(" ")[0])
-    except (OSError, IndexError):
-        return ""
-    return best[1]

@@ -15,6 +15,7 @@ from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.containers import started_by_client
 from clusterctl.node.run.processes.processes import Process, living_descendants, send_all
 from clusterctl.node.supervisor.around.commands import AroundCommands
+from clusterctl.node.supervisor.around.folder_note import FolderNote
 from clusterctl.node.supervisor.around.notifier import Notifier
 from clusterctl.node.supervisor.housekeeping import HEARTBEAT_SECONDS
 from clusterctl.node.supervisor.next_attempt import GO, OVER, Attempt, NextAttempt
@@ -54,12 +55,14 @@ class Ending:
         next_attempt: NextAttempt,
         around: AroundCommands,
         notify: Notifier,
+        note: FolderNote,
     ) -> None:
         """Wait for a reason to end."""
         self._loop, self._job, self._record = attempt.loop, attempt.job, attempt.record
         self._peers, self._save = attempt.peers, attempt.on_change
         self._spawner, self._ranks, self._hang = spawner, ranks, hang
         self._next, self._around, self._notify = next_attempt, around, notify
+        self._note_at_folder = note
         self._echo = EchoGrace(self._loop, self.begin, hang.timed_out)
         self._failure_grace: float = self._job["stop"].get("failure_grace", FAILURE_GRACE)
         self._shutdown: Optional[Shutdown] = None
@@ -166,8 +169,8 @@ class Ending:
         self._shutdown = Shutdown(self._loop, living, phases, then, remove, on_term)
 
     def _living(self) -> List[Process]:
-        """Return the run's processes on this node; those that tell of its end are none of them."""
-        return self._notify.without(living_descendants())
+        """Return the run's processes on this node; those that tell others are none of them."""
+        return self._note_at_folder.without(self._notify.without(living_descendants()))
 
     def _leftovers(self, left: List[Process]) -> None:
         """Record what successful ranks left running, and is ended now; Ray ends with its driver."""
@@ -236,7 +239,8 @@ class Ending:
 
     def _tell_people(self, state: str) -> None:
         note, first = self.account.get("no_restart", ""), self._next.first_cause
-        self._notify.end(state, first, note, self._record_end)
+        tell = partial(self._notify.end, state, first, note, self._record_end)
+        self._note_at_folder.end(tell)
 
     def _record_end(self) -> None:
         """Write the end; nothing may be left of the commands that ran after it."""

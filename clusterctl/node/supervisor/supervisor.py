@@ -18,6 +18,7 @@ from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.boot import boot_id
 from clusterctl.node.run_lock import PeerProcess
 from clusterctl.node.supervisor.around.commands import AroundCommands
+from clusterctl.node.supervisor.around.folder_note import FolderNote
 from clusterctl.node.supervisor.around.notifier import Notifier
 from clusterctl.node.supervisor.around.time_limit import seconds_left, watch_time
 from clusterctl.node.supervisor.ending import Ending
@@ -79,7 +80,8 @@ class Supervisor:
             loop, job, record, self._peers, self._housekeeping.guard, self._save, self._notify.waits
         )
         self._next = NextAttempt(attempt) if job["node_rank"] else MasterAttempt(attempt)
-        parts = self._ranks, self._hang, self._next, self._around, self._notify
+        self._note = FolderNote(loop, job, self.began)
+        parts = self._ranks, self._hang, self._next, self._around, self._notify, self._note
         self._ending = Ending(attempt, spawner, *parts)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere
         self._judge = HangJudge(loop, own, self._hang, self._peers, self.life, is_ending, end)
@@ -117,6 +119,7 @@ class Supervisor:
             self._around.before(self._before_ended)
         if self._job["node_rank"] == 0:
             self._judge.start()
+            self._note.start()
             self._notify.start(self._is_up, lambda: self._hang.alarm)
             watch_time(self.loop, self._job, self._end_everywhere)
 

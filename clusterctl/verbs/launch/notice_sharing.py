@@ -3,8 +3,10 @@
 import re
 import shlex
 import time
+from collections.abc import Collection
 
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.model.answers import WritersAnswer
 from clusterctl.model.checkpoint import CheckpointsAnswer
 from clusterctl.plan.plan import SharingRun
 from clusterctl.plan.run_names import before_names
@@ -36,7 +38,8 @@ def notice_sharing(
     """
     folder = cluster.job.checkpoints
     folders = [folder] if folder else []
-    live = [one for one in other_runs(nodes, cluster, folders, but=[run]) if one.view.live]
+    others = other_runs(nodes, cluster, folders, but=[run])
+    live = [one for one in others if one.view.live]
     for one in live[:_SHOWN]:
         what = "writes its checkpoints to" if one.place == "checkpoints" else "works in"
         text = f"{one.view.title} is {one.view.state}, and {what} {one.folder}, too"
@@ -50,9 +53,29 @@ def notice_sharing(
         for one in live
         if one.place == "checkpoints"
     )
-    if folder and not resumes and not sharing:
+    known = {run, *(one.view.run for one in others)}
+    noted = folder and _warn_of_unknown(nodes, cluster, written, known, folder, emit=emit)
+    if folder and not resumes and not sharing and not noted:
         _warn_of_older(nodes, cluster, written, run, folder, emit=emit)
     return sharing
+
+
+def _warn_of_unknown(
+    nodes: Nodes, cluster: Cluster, written: Job, known: Collection[str], folder: str, *, emit: Emit
+) -> bool:
+    """Warn of live runs of other inventories, which left a note there; tell whether there are."""
+    first = cluster.nodes[0]
+    args = {"workdir": first.workdir, "path": folder}
+    request = {first.name: Request(op="checkpoint-writers", args=args, stay=True)}
+    answers, _ = call_validated(nodes, request, WritersAnswer, timeout=_SECONDS)
+    found = [one for each in answers.values() for one in each.writers if one.run not in known]
+    for one in found[:_SHOWN]:
+        title = f"{one.run} ({one.name})" if one.name else one.run
+        text = f"{title}, launched from another inventory, writes its checkpoints to {folder}, too"
+        whose = f" (user {one.user} on {one.host})"
+        hint = own_folder_hint(written, "checkpoints")
+        emit(Notice(text=text + whose, hint=hint, level="warning", node=first.name))
+    return bool(found)
 
 
 def _warn_of_older(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.checkpoints import origin as checkpoint_origin
-from clusterctl.node.checkpoints.origin import Origin, storage_clock_skew
+from clusterctl.node.checkpoints import filesystem
+from clusterctl.node.checkpoints.filesystem import clock_skew
+from clusterctl.node.checkpoints.origin import Origin
 
 
 def run_folder(state: Path, run: str, began: float, ended: float | None = None, **job: Any) -> None:
@@ -74,12 +75,12 @@ def test_a_storage_server_with_a_clock_of_its_own_is_allowed_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This machine's clock stamps files; seen by a clock that is behind it is ahead."""
-    assert storage_clock_skew(str(tmp_path)) == 0.0
-    assert storage_clock_skew(str(tmp_path), lambda: time.time() - 100) == pytest.approx(100, abs=5)
+    assert clock_skew(str(tmp_path)) == 0.0
+    assert clock_skew(str(tmp_path), lambda: time.time() - 100) == pytest.approx(100, abs=5)
     assert list(tmp_path.iterdir()) == []
-    assert storage_clock_skew(str(tmp_path / "nowhere"), lambda: time.time() - 100) == 0.0
+    assert clock_skew(str(tmp_path / "nowhere"), lambda: time.time() - 100) == 0.0
     run_folder(tmp_path / "state", "two", 300.0, 400.0)
-    monkeypatch.setattr(checkpoint_origin, "storage_clock_skew", lambda _folder: 100.0)
+    monkeypatch.setattr(filesystem, "clock_skew", lambda _folder: 100.0)
     assert origin(tmp_path).writer(450.0).run == "two"
     assert origin(tmp_path).writer(350.0).run == ""
 

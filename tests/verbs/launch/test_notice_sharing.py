@@ -26,13 +26,18 @@ JOB = Job(command=("train.py", "--out", "ckpt"), checkpoints="ckpt")
 
 
 def notices(
-    job: Job, other: dict[str, Any], *there: dict[str, Any], resumes: bool = False
+    job: Job,
+    other: dict[str, Any],
+    *there: dict[str, Any],
+    resumes: bool = False,
+    noted: Sequence[dict[str, str]] = (),
 ) -> list[tuple[str, str]]:
     cluster = replace(CLUSTER, nodes=NODES, job=fill_job(job, RUN, ""))
     answers: dict[str, dict[str, Sequence[Message]]] = {
         "a": {
             "runs": [Message({"runs": [other]})],
             "checkpoints": [Message({"candidates": list(there)})],
+            "checkpoint-writers": [Message({"writers": list(noted)})],
         },
         "b": {"runs": [Message({"runs": []})]},
     }
@@ -57,6 +62,18 @@ def test_a_live_run_in_the_same_folder_is_named_with_what_to_type() -> None:
     assert notices(own_folder, live(checkpoints=f"ckpt/{OTHER}")) == []
 
 
+def test_a_live_run_of_another_inventory_is_named() -> None:
+    run = "ours-20260102t000000-mnpq"
+    note = {"run": run, "name": "his", "cluster": "ours", "user": "bob", "host": "gpu7"}
+    over = {**live(checkpoints="ckpt"), "state": "finished", "end": {"state": "finished"}}
+    for resumes in (False, True):
+        ((text, hint),) = notices(JOB, over, resumes=resumes, noted=[note])
+        whose = f"{run} (his), launched from another inventory, writes its checkpoints to ckpt, too"
+        assert text == f"{whose} (user bob on gpu7)"
+        assert "clusterctl launch -- train.py --out 'ckpt/{run}'" in hint
+    assert notices(JOB, over, noted=[{**note, "run": OTHER}]) == []  # its nodes are asked
+
+
 def test_the_runs_that_share_the_folder_are_told_of_each_other() -> None:
     elsewhere = replace(CLUSTER.nodes[0], name="c", host="c", workdir="/w/proj")
     cluster = replace(CLUSTER, nodes=NODES, left_out=(elsewhere,), shared=("/w",))
@@ -66,6 +83,7 @@ def test_the_runs_that_share_the_folder_are_told_of_each_other() -> None:
         name: {
             "runs": [Message({"runs": [there] if name == "c" else []})],
             "note-runs": [Message({"noted": True})],
+            "checkpoint-writers": [Message({"writers": []})],
         }
         for name in "abc"
     }
