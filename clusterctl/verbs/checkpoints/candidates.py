@@ -25,22 +25,24 @@ def split_by_history(
     anywhere else, and its clock most probably stamped them. Elsewhere every node judges its own.
     """
     others: dict[str, str] = {}
-    for name, seen in newest_first(found):
+    ordered = newest_first(found)
+    orders = {node: [seen[node] for _, seen in ordered if node in seen] for node in found}
+    for name, seen in ordered:
         judges = {node: one for node, one in seen.items() if knows.get(node)} or dict(seen)
         if is_shared(seen, cluster):
             judges = dict([next(iter(judges.items()))])
-        objections = [history.objection(one) for one in judges.values()]
+        objections = [history.objection(one, orders[node]) for node, one in judges.items()]
         if objection := next(filter(None, objections), ""):
             others[name] = objection
 
-    def ordered(*, ours: bool) -> list[tuple[str, Copies]]:
-        kept = {
+    def kept(*, ours: bool) -> list[tuple[str, Copies]]:
+        part = {
             node: [one for one in candidates if (one.name not in others) == ours]
             for node, candidates in found.items()
         }
-        return newest_first(kept)
+        return newest_first(part)
 
-    return ordered(ours=True), [(name, others[name]) for name, _ in ordered(ours=False)]
+    return kept(ours=True), [(name, others[name]) for name, _ in kept(ours=False)]
 
 
 def newest_first(found: Candidates) -> list[tuple[str, Copies]]:

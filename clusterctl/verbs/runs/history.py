@@ -1,7 +1,7 @@
 """The history of a run: the run, those that it resumes, and the checkpoints between them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -71,9 +71,15 @@ class History:
         told = {"ancestors": runs, "others": list(self.others), "now": time.time()}
         return {**run_args(self.run, cluster, node), **told}
 
-    def objection(self, one: NodeCheckpoint) -> str:
-        """Return why a checkpoint is of another history; empty if it is of this one."""
-        if any(_same(run.taken, one.path) for run in self.runs):
+    def objection(self, one: NodeCheckpoint, order: Sequence[NodeCheckpoint] = ()) -> str:
+        """Return why a checkpoint is of another history; empty if it is of this one.
+
+        Args:
+            one: the checkpoint.
+            order: all that the node has, the newest first.
+        """
+        taken_by = [at for at, run in enumerate(self.runs) if _same(run.taken, one.path)]
+        if taken_by and not self._left_at(one, self.runs[: taken_by[0]], order):
             return ""
         names = [run.run for run in self.runs]
         writer = one.run
@@ -86,10 +92,23 @@ class History:
             if one.older:
                 return f"it was written before {self.run} began{by}"
             return f"{self.run} did not write it{by}"
-        later = self.runs[: names.index(writer)]
+        left_at = self._left_at(one, self.runs[: names.index(writer)], order)
+        return f"it is of {writer}, which was resumed from {left_at}" if left_at else ""
+
+    def _left_at(
+        self, one: NodeCheckpoint, later: Sequence[Ancestor], order: Sequence[NodeCheckpoint]
+    ) -> str:
+        """Return where later runs left the history that a checkpoint is of; empty: after it."""
         steps = [run.taken_step for run in later if run.taken_step is not None]
-        if steps and one.step is not None and one.step > min(steps):
-            return f"it is of {writer}, which was resumed from step {min(steps)}"
+        if steps and one.step is not None:
+            return f"step {min(steps)}" if one.step > min(steps) else ""
+        names = [run.run for run in later]
+        paths = [each.path for each in order]
+        older = order[paths.index(one.path) + 1 :] if one.path in paths else ()
+        for each in older:
+            # What they wrote again does not tell where they began.
+            if each.run not in names and any(_same(run.taken, each.path) for run in later):
+                return each.name
         return ""
 
 

@@ -74,6 +74,36 @@ def test_what_an_ancestor_wrote_after_the_step_that_was_taken_is_another_history
     assert earlier.objection(one("a", 25)) == "it is of a, which was resumed from step 20"
 
 
+def resumed(run: str, path: str, step: int | None, before: RunRecord) -> RunRecord:
+    came = Resumed(run=before.run, checkpoint=path, step=step)
+    return RunRecord(run=run, began=before.began + 1, cluster=CLUSTER, resumed=came)
+
+
+def test_what_a_rewind_left_does_not_count_though_a_run_before_it_was_resumed_from_it() -> None:
+    b = resumed("b", "/w/out/step16", 16, A)
+    c = resumed("c", "/w/out/step5", 5, b)
+    history = history_of(c, {"a": A, "b": b}.get)
+    assert history.objection(one("a", 5, "/w/out/step5")) == ""
+    left = "it is of a, which was resumed from step 5"
+    assert history.objection(one("a", 16, "/w/out/step16")) == left
+    assert history.objection(one("c", 16, "/w/out/step16")) == ""  # written again
+    d = resumed("d", "/w/out/step5", 5, c)
+    again = history_of(d, {"a": A, "b": b, "c": c}.get)
+    left = "it is of c, which was resumed from step 5"
+    assert again.objection(one("c", 16, "/w/out/step16")) == left
+
+
+def test_without_steps_the_order_tells_what_a_rewind_left() -> None:
+    b = resumed("b", "/w/out/epoch1.pt", None, A)
+    history = history_of(b, {"a": A}.get)
+    order = [one("a", path=f"/w/out/epoch{n}.pt", name=f"epoch{n}.pt", epoch=n) for n in (3, 2, 1)]
+    told = [history.objection(each, order) for each in order]
+    assert told == ["it is of a, which was resumed from epoch1.pt"] * 2 + [""]
+    # A file that the resumed run wrote again, too, tells nothing of where it began.
+    last = one("b", path="/w/out/epoch1.pt", name="epoch1.pt", epoch=1)
+    assert history.objection(order[1], [*order[:2], last]) == ""
+
+
 def test_what_a_run_was_resumed_from_is_of_its_history_whoever_wrote_it() -> None:
     history = history_of(C, RECORDS.get)
     assert history.objection(one("", 90, "/w/out/old.pt")) == ""
