@@ -106,7 +106,7 @@ class History:
         paths = [each.path for each in order]
         older = order[paths.index(one.path) + 1 :] if one.path in paths else ()
         for each in older:
-            # What they wrote again does not tell where they began.
+            # A file that they wrote again has another place in the order.
             if each.run not in names and any(_same(run.taken, each.path) for run in later):
                 return each.name
         return ""
