@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from clusterctl.api.flags import launch_options
 from clusterctl.cli.runs.launch import refusals
 from clusterctl.cli.shared import launch_options as module
+from clusterctl.cli.shared.env_file import read_env_file
 from clusterctl.cli.shared.main import main, split_command
 from clusterctl.cli.shared.parser import build_parser
 from clusterctl.errors import (
@@ -216,5 +218,39 @@ def test_a_line_that_is_no_variable_is_named_without_its_text(tmp_path: Path, li
     file = tmp_path / ".env"
     file.write_text(f"A=1\n{line}\n")
     with pytest.raises(UsageError, match=r"\.env: line 2: expected NAME=VALUE") as caught:
-        module.read_env_file(file)
+        read_env_file(file)
     assert "s3cret" not in f"{caught.value} {caught.value.hint}"
+
+
+ENV_FILE = r"""
+A='a $b `c` \n "d"'   # comment
+B="pa\$s \"q\" \`x\` \\ \n 5$ 'e'"
+C=a\$b\ c#d
+E="two
+lines"
+"""
+
+
+def test_a_file_of_variables_is_read_as_a_shell_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(ENV_FILE)
+    words = ["bash", "-c", 'set -a; . "$1"; exec env -0', "bash", str(file)]
+    ran = subprocess.run(words, env={}, capture_output=True, text=True, check=True)
+    by_shell = dict(one.partition("=")[::2] for one in ran.stdout.rstrip("\0").split("\0"))
+    found = dict(read_env_file(file))
+    assert set(found) == set("ABCE")
+    assert found == {name: by_shell[name] for name in found}
+    # A shell would take `&` for more than a character.
+    file.write_text("export D=http://h/?x=1&y=2'x y'\"z\"\n")
+    assert read_env_file(file) == [("D", "http://h/?x=1&y=2x yz")]
+
+
+@pytest.mark.parametrize("value", ["$HOME", '"a ${B}"', "a`b`", '"$(id)"'])
+def test_a_value_that_a_shell_would_replace_is_refused(tmp_path: Path, value: str) -> None:
+    file = tmp_path / ".env"
+    file.write_text(f"\ufeffA=1\n\nB={value}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="line 3: expected a value as it is") as caught:
+        read_env_file(file)
+    assert "HOME" not in str(caught.value)
+    file.write_text("\ufeffA=1\n", encoding="utf-8")
+    assert read_env_file(file) == [("A", "1")]

@@ -1,11 +1,9 @@
 """The options of `launch`, which `resume` takes too: from flags, else from `CLUSTERCTL_*`."""
 
 import argparse
-import itertools
 import logging
 import os
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import cast
 from clusterctl.api.flags import LaunchFlags
 from clusterctl.cli.files.sync import DELETE_HELP, YES_HELP
 from clusterctl.cli.shared.agree import asks_to_copy
+from clusterctl.cli.shared.env_file import read_env_file
 from clusterctl.cli.shared.options import (
     add_login,
     add_selection,
@@ -135,33 +134,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not name:
         raise UsageError(f"--env: expected NAME=VALUE, found {text!r}", hint="--env NAME=VALUE")
     return name, value
-
-
-def read_env_file(path: Path) -> list[tuple[str, str]]:
-    """Return the variables of a file such as `.env`.
-
-    Raises:
-        UsageError: a line is no `NAME=VALUE`; its text, which may be a secret, is not shown.
-    """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--env-file {path}: expected a text file, found none: {error}") from error
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            words = shlex.split(line)
-        except ValueError:
-            words = [] if line.lstrip().startswith("#") else ["", ""]
-        # A `#` within a word is no comment.
-        words = list(itertools.takewhile(lambda word: not word.startswith("#"), words))
-        if words[:1] == ["export"]:
-            del words[0]
-        name, equals, value = words[0].partition("=") if len(words) == 1 else ("", "", "")
-        if words and not (equals and name.isidentifier()):
-            raise UsageError(
-                f"--env-file {path}: line {number}: expected NAME=VALUE, quoted if it has spaces",
-                hint="one variable a line: NAME=VALUE or NAME='A VALUE'",
-            )
-        found += [(name, value)] if words else []
-    return found
