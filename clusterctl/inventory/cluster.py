@@ -274,13 +274,13 @@ class Job:
         resumed="run's or file's",
     )
     max_time: float | None = setting(
-        kinds.RUN_TIME,
+        kinds.MAX_TIME,
         "time after which the run is stopped, such as 12h, over all its attempts",
-        flag="time after which the run is stopped, such as 90m, 12h or 7d",
+        flag="time after which the run is stopped, such as 90m, 12h or 7d; 0: never",
         metavar="T",
         on_nodes=True,
     )
-    """Seconds from the start on the master; None: no limit."""
+    """Seconds from the start on the master; None or 0: no limit."""
     start_timeout: float = setting(
         kinds.TIMEOUT,
         default=600.0,

@@ -335,6 +335,7 @@ BOOLEAN: Kind[bool] = Kind(_read_boolean, {"type": "boolean"})
 SECONDS: Kind[float] = Kind(_read_seconds, {"type": "number", "minimum": 0, "maximum": _DAY})
 DURATION = _duration("a time such as 300, 10s, 5m or 2h, of at most a day", 0, _DAY)
 RUN_TIME = _duration("a time such as 90m, 12h or 7d, from 1 s to 365 days", 1, _YEAR)
+MAX_TIME = _duration("a time such as 90m, 12h or 7d, up to 365 days, or 0 for no limit", 0, _YEAR)
 HANG_ACTION = one_of("report", "stop", "restart")
 PING_TIME = _duration("a time from 10s to 1d", 10, _DAY)
 EVENTS: Kind[tuple[str, ...]] = _list(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from clusterctl.node.run.files.progress import IN_EPOCH, STEP, numbers_of, tells
+from clusterctl.node.run.files.progress import IN_EPOCH, STEP, numbers_of, tells, total_in
 from clusterctl.values import dataclass
 
 _LIMIT = 2000
@@ -26,6 +26,10 @@ _OTHER_BAR = re.compile(
     re.IGNORECASE,
 )
 """What is before the numbers of a bar that is none of the training's steps."""
+_OF_ALL_EPOCHS = re.compile(
+    r"(?<![a-z_])epochs?[: \t]{0,4}\d{1,3}%\|[^|]{0,500}\|[ \t]{0,9}$", re.IGNORECASE
+)
+"""What is before the numbers of a bar that counts epochs, above one that counts their steps."""
 _NEW_BAR = re.compile(
     r"%[ \t][\u2500-\u257f]{1,200}[ \t](\d{1,12})/(\d{1,12})[ \t]"
     r"(\d{1,9}(?:\.\d{1,9})?)(s/it|it/s)"
@@ -86,6 +90,8 @@ def progress_in(line: str) -> JobProgress | None:
         for found in _BAR.finditer(line)
         if int(found[2]) and not _OTHER_BAR.search(line[: found.start()])
     ]
+    if bars and _OF_ALL_EPOCHS.search(line[: bars[-1].start()]):
+        return JobProgress(epoch=float(bars[-1][1]), epochs=int(bars[-1][2]))
     if bars := bars or list(_NEW_BAR.finditer(line)):
         return _of_bar(bars[-1], _OF_EPOCHS.search(line[: bars[-1].start()]))
     if (counted := IN_EPOCH.search(line)) and tells(counted):
@@ -103,6 +109,8 @@ def progress_in(line: str) -> JobProgress | None:
     if not steps:
         return JobProgress(epoch=epoch) if found else alone
     step, total = numbers_of(next((one for one in steps if one[2]), steps[-1]))
+    named = total_in(line) or 0
+    total = total or (named if named >= step else None)
     seconds = _SECONDS_A_STEP.search(line)
     progress = JobProgress(
         step=step,
@@ -147,8 +155,21 @@ def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:
 
 def _newest(lines: Iterable[str]) -> JobProgress | None:
     """Return what the last line tells that has a step; without any, the last epoch."""
-    found = list(filter(None, map(progress_in, reversed(list(lines)))))
-    return next((one for one in found if one.step is not None), found[0] if found else None)
+    newest = list(lines)[::-1]
+    found = list(filter(None, map(progress_in, newest)))
+    last = next((one for one in found if one.step is not None), found[0] if found else None)
+    if last is None or last.step is None or last.epoch is not None or last.total is None:
+        return last
+    above = next(filter(None, map(_all_epochs, newest)), None)
+    return replace(last, epoch=above, of_epoch=True, eta_s=None) if above is not None else last
+
+
+def _all_epochs(line: str) -> float | None:
+    """Return the epoch that a bar of epochs counts, from 0 as its steps' bar would."""
+    bars = list(_BAR.finditer(line[:_LIMIT]))
+    if not bars or not _OF_ALL_EPOCHS.search(line[: bars[-1].start()]):
+        return None
+    return float(bars[-1][1])
 
 
 def _epoch_alone(line: str) -> JobProgress | None:

@@ -174,7 +174,7 @@ def _settings(cluster: Cluster, network: Network) -> tuple[Setting, ...]:
         ("launcher", job.launcher, "job.launcher"),
         ("command", shlex.join(job.command), "job.command"),
         ("master_port", str(network.master_port), port),
-        ("max_time", f"{job.max_time:g} s" if job.max_time is not None else "", "job.max_time"),
+        ("max_time", f"{job.max_time:g} s" if job.max_time else "", "job.max_time"),
         ("start_timeout", f"{job.start_timeout:g} s", "built-in"),
         ("lost_after", f"{job.lost_after:g} s", "built-in"),
         ("restarts", str(job.restart.max), restart),

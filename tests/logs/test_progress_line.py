@@ -76,6 +76,10 @@ from clusterctl.logs.progress_line import JobProgress, progress_in, progress_of,
         ('{"global_step": 40, "loss": 2.1}', {"step": 40}),
         ("step: 12 of 100", {"step": 12, "total": 100}),
         ("Step 60/50", {"step": 60}),
+        ("Step 43,000 | Loss: 1.790 | tok/s: 1.2M", {"step": 43000}),
+        ("Step 1,200/43,000 | Loss: 1.790", {"step": 1200, "total": 43000}),
+        ('{"epoch": 2, "step": 45, "total_steps": 200}', {"step": 45, "total": 200}),
+        ("global_step=36 max_steps=200", {"step": 36, "total": 200}),
         ("Checkpoint [1]\tUpdates=50 Epoch=1 Samples=400 Updates/sec=5.344", {"step": 50}),
     ],
 )
@@ -134,6 +138,14 @@ def test_a_step_that_begins_again_with_each_epoch_has_its_epoch() -> None:
     lines = [f"[RANK0] Epoch {epoch} | Iter 10 | Train Loss 2.5" for epoch in (1, 2)]
     assert progress_in(lines[1]) == JobProgress(step=10, epoch=2)
     assert progress_of([lines[1]], [lines[0].replace("10", "5")], 10.0) == progress_in(lines[1])
+
+
+def test_a_bar_under_one_of_epochs_is_of_an_epoch() -> None:
+    above = "Epochs:  25%|##        | 1/4 [00:12<00:37, 12.50s/it]"
+    steps = "Batches:  76%|#######   | 38/50 [00:09<00:03,  4.00it/s]"
+    expected = JobProgress(step=38, total=50, epoch=1, of_epoch=True, steps_per_s=4.0)
+    assert progress_of([above, steps]) == progress_of([steps, above]) == expected
+    assert progress_of([above]) == JobProgress(epoch=1, epochs=4)
 
 
 def test_two_lines_and_their_times_tell_the_rate() -> None:

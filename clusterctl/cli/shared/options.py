@@ -157,7 +157,7 @@ def _reader(name: str) -> Callable[[str], object]:
     kind, bounds = FLAGGED[name].kind, FLAGGED[name].bounds
     if kind is kinds.TIMEOUT:
         return positive_seconds
-    if kind in (kinds.DURATION, kinds.RUN_TIME, kinds.FOLDER):
+    if kind in (kinds.DURATION, kinds.MAX_TIME, kinds.FOLDER):
         return partial(read_as, kind)
     if bounds:
         return whole(*bounds)

@@ -40,7 +40,7 @@ def notice_job(job: Job, *, node: str | None = None, emit: Emit) -> None:
     emit(Notice(text=f"command: {shlex.join(job.command)}", node=node))
     if job.env_from:
         emit(Notice(text=f"env_from: {', '.join(job.env_from)}", node=node))
-    if job.max_time is not None and node is None:
+    if job.max_time and node is None:
         most = timedelta(seconds=round(job.max_time))
         emit(Notice(text=f"max_time: the run is stopped after {most} (h:mm:ss)"))
     for one in job.notify if node is None else ():

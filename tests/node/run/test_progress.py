@@ -39,6 +39,9 @@ BARS = (
         (b"epoch 2 step 30 of 90: loss 1\nTraceback (most recent call last):\n", 30, 90),
         (b"Checkpoint [1]\tUpdates=50 Epoch=1 Samples=400 Updates/sec=5.344\n", 50, None),
         (BARS, 380, 1000),
+        (b"Step 1,200 | Loss: 1.79\n", 1200, None),
+        (b'{"step": 44}\n{"step": 45, "total_steps": 200}\n', 45, 200),
+        (b'{"step": 45}\nmax_steps=200\n', 45, None),
         (b"step=100\n\r 10%|#         | 100/1000 [00:10<00:16]", 100, 1000),
     ],
 )

@@ -237,7 +237,7 @@ class NodeJob(AddedByNode, NodePart):
     notify: List[Receiver]
     """Told by the master."""
     max_time: Optional[float]
-    """Seconds from `up` on the master; None: the run may last."""
+    """Seconds from `up` on the master; None or 0: the run may last."""
 
 
 def may_restart(job: NodeJob) -> bool:

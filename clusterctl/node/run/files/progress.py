@@ -22,11 +22,16 @@ END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
 STEP = re.compile(
     r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter(?:\(train\))?|updates?(?==))[\"']?"
-    r"[ \t]{0,9}[:=#]?[ \t]{0,9}(?:[\"']|\[[ \t]{0,9})?(\d{1,12})"
-    r"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,12}))?(?![\w%]|[.,]\d)",
+    r"[ \t]{0,9}[:=#]?[ \t]{0,9}(?:[\"']|\[[ \t]{0,9})?(\d{1,3}(?:,\d{3}){1,3}|\d{1,12})"
+    r"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,3}(?:,\d{3}){1,3}|\d{1,12}))?(?![\w%]|[.,]\d)",
     re.IGNORECASE,
 )
-"""`Step 12/1502 | Loss`, `"global_step": 12`, `iteration 12/ 1502`, `'step/max_steps': '1/8'`."""
+"""`Step 12/1,502 | Loss`, `"global_step": 12`, `iteration 12/ 1502`, `'step/max_steps': '1/8'`."""
+_TOTAL = re.compile(
+    r"(?<![a-z])(?:max|num|total)_(?:train_)?(?:steps|iters|iterations)[\"']?"
+    r"[ \t]{0,9}[:=][ \t]{0,9}(\d{1,12})(?![\w.])"
+)
+"""`"total_steps": 200` next to the step."""
 IN_EPOCH = re.compile(
     r"(?<![a-z_])(?<!val )(?<!validation )(?<!eval )(?<!test )(?:epoch|train)(?P<one>\(train\))?"
     r"[ \t]{0,4}:?[ \t]{0,4}\[?[ \t]{0,4}(?P<epoch>\d{1,9})(?:/(?P<epochs>\d{1,9}))?[],:| \t]"
@@ -91,6 +96,9 @@ def progress_in(printed: bytes) -> Optional[Progress]:
     found: Progress = {}
     if steps:
         step, total = steps[-1]
+        if words and not total:
+            end = max(by_end)
+            total = total_in(text[text.rfind("\n", 0, end) + 1 : end + LINE_CHARACTERS])
         if not total and bars:
             total = bars[-1][1]
         found = {"step": step, "total": total if total and total >= step else None}
@@ -161,5 +169,11 @@ def _of_all_epochs(found: Match[str]) -> Tuple[int, Optional[int]]:
 
 def numbers_of(found: Match[str]) -> Tuple[int, Optional[int]]:
     """Return the step that STEP found, and the total; None: it is not printed, or no total."""
-    step, total = int(found[1]), int(found[2] or 0)
+    step, total = (int(number.replace(",", "")) for number in (found[1], found[2] or "0"))
     return step, total if total and total >= step else None
+
+
+def total_in(text: str) -> Optional[int]:
+    """Return the last step as a line names it, such as `"total_steps": 200`; None: it does not."""
+    found = _TOTAL.search(text.partition("\n")[0][:LINE_CHARACTERS])
+    return int(found[1]) if found else None

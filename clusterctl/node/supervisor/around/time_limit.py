@@ -13,7 +13,7 @@ from clusterctl.node.supervisor.shutdown import Cause
 def seconds_left(job: NodeJob) -> Optional[float]:
     """Return how long the run may still last, over all its attempts; None: there is no limit."""
     most, start = job.get("max_time"), job.get("up")
-    return None if most is None or start is None else max(0.0, start + most - uptime())
+    return max(0.0, start + most - uptime()) if most and start is not None else None
 
 
 def watch_time(loop: EventLoop, job: NodeJob, end: Callable[[Cause], None]) -> None:
