@@ -200,7 +200,7 @@ class Receiver:
 class Sender:
     """Gives blocks to one node after it, as they come; in a thread of its own."""
 
-    def __init__(self, tree: Tree, done: Callable[[Optional[str]], None]) -> None:
+    def __init__(self, tree: Tree, done: Callable[[Optional[Exception]], None]) -> None:
         """Prepare; `done` is called once, with why it ended early or None."""
         self._tree, self._done = tree, done
         self._stopped = threading.Event()
@@ -220,15 +220,15 @@ class Sender:
             _shut(self._socket)
 
     def _run(self, address: str, port: int, certificate: str, shown: bytes, after: float) -> None:
-        words: Optional[str] = None
+        why: Optional[Exception] = None
         if self._stopped.wait(after):
             return
         try:
             self._send(address, port, client_context(certificate), shown)
         except (OSError, EOFError, BadFrame) as error:
-            words = getattr(error, "strerror", None) or str(error) or "the connection broke"
+            why = error
         if not self._stopped.is_set():
-            self._done(words)
+            self._done(why)
 
     def _send(self, address: str, port: int, context: ssl.SSLContext, shown: bytes) -> None:
         with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as plain:

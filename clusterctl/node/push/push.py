@@ -203,7 +203,7 @@ class _Node:
         if self._sender is not None:
             self._sender.stop()
         peer = message.head["peer"]
-        self._sender = Sender(self._tree, lambda words: self._report_sender(peer, words))
+        self._sender = Sender(self._tree, lambda why: self._report_sender(peer, why))
         head = message.head
         self._sender.start(
             head["address"],
@@ -213,11 +213,15 @@ class _Node:
             after=head.get("after", 0.0),
         )
 
-    def _report_sender(self, peer: str, words: Optional[str]) -> None:
+    def _report_sender(self, peer: str, why: Optional[Exception]) -> None:
         with contextlib.suppress(ControllerDisconnected):
-            self._channel.send(
-                Message({"sent": peer} if words is None else {"lost": peer, "why": words})
-            )
+            if why is None:
+                self._channel.send(Message({"sent": peer}))
+            elif not self._mark and getattr(why, "filename", None):
+                self._fail(why)  # a file is gone, not the link
+            else:
+                words = getattr(why, "strerror", None) or str(why) or "the connection broke"
+                self._channel.send(Message({"lost": peer, "why": words}))
 
     def _feed(self, message: Message) -> None:
         """Take blocks from the controller, which gets a list of the blocks that are here."""
@@ -248,13 +252,13 @@ class _Node:
         try:
             have = inflated(message.body, self._tree.manifest.blocks)
         except EOFError as error:
-            self._report_sender(peer, str(error))
+            self._report_sender(peer, error)
             return
         self._relaying.set()
         self._relaying = stopped = threading.Event()
 
         def run() -> None:
-            words: Optional[str] = None
+            why: Optional[Exception] = None
             try:
                 for index, data in lacking_blocks(self._tree, have, stopped):
                     for start in range(0, len(data), PIECE):
@@ -263,9 +267,9 @@ class _Node:
             except ControllerDisconnected:
                 return
             except OSError as error:
-                words = error.strerror or str(error)
+                why = error
             if not stopped.is_set():
-                self._report_sender(peer, words)
+                self._report_sender(peer, why)
 
         threading.Thread(target=run, daemon=True).start()
 

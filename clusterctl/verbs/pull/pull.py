@@ -1,9 +1,10 @@
 """The use case `pull`: bring what nodes have written to this machine, and verify it."""
 
+import shlex
 import time
 from dataclasses import dataclass, field, replace
 
-from clusterctl.checks.storage.run_paths import job_path
+from clusterctl.checks.storage.run_paths import job_path, share_of
 from clusterctl.checks.wording import counted, size_of
 from clusterctl.errors import ClusterError, NodeError
 from clusterctl.facts.storage.storage import PathFacts
@@ -111,7 +112,9 @@ class _Pull:
             found = self.found[node.name]
             path = job_path(node, word)
             if isinstance(found, NodeError):
-                again = f"once it answers: --from {node.name}"
+                words = ("clusterctl", "pull", word, "--from", node.name)
+                folder = () if share_of(self.cluster, path) else ("--to", self._apart(node.name))
+                again = f"once it answers: {shlex.join((*words, *folder))}"
                 error = NodeError(
                     found.state, found.phase, found.message, f"{found.hint}\n{again}".strip()
                 )
@@ -126,10 +129,20 @@ class _Pull:
             else:
                 alike.setdefault(one.sketch or node.name, []).append(node.name)
         copies = self._copies(number, word, list(alike.values()), done)
+        # What a node that did not answer has may differ.
+        unknown = any(
+            isinstance(self.found[node.name], NodeError)
+            and not share_of(self.cluster, job_path(node, word))
+            for node in self.cluster.nodes
+        )
         for copy in copies:
-            below = f"{copy.nodes[0]}/{name}" if len(copies) > 1 else name
+            below = f"{copy.nodes[0]}/{name}" if len(copies) > 1 or unknown else name
             done.update(self._bring(copy, below))
         return PathPull(path=word, nodes=tuple(done[node.name] for node in self.cluster.nodes))
+
+    def _apart(self, node: str) -> str:
+        """Return the folder here for what only this node has."""
+        return str(self.options.to / node)
 
     def _copies(
         self, number: int, word: str, alike: list[list[str]], done: dict[str, NodePull]
@@ -192,6 +205,10 @@ class _Pull:
             rest = self._bring(_Copy(again, others, copy.number), below)
             return failed | rest
         (end,) = brought.nodes
+        if end.ok and (more := transfer.others):
+            text = f"{target} also has what {name} has not: {more}"
+            hint = f"to keep what is of {name} apart: --to {shlex.quote(self._apart(name))}"
+            self.emit(Notice(text=text, hint=hint, node=name, level="warning"))
         one = NodePull(
             node=name,
             state="unchanged" if end.state == "unchanged" else "pulled",

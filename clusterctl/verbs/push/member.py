@@ -92,7 +92,7 @@ def in_the_way(path: str, found: Compared) -> NodeError | None:
         return None
     first = found.replaced_paths
     names = ", ".join(first) + (", …" if found.replaced > len(first) else "")
-    hint = "replace it: --overwrite\nput it elsewhere: --to DIR"
+    hint = "put it elsewhere: --to DIR\nreplace it: --overwrite"
     return NodeError("exists", "operation", f"{path} has other contents: {names}", hint)
 
 

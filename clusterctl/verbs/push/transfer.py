@@ -66,6 +66,8 @@ class Transfer:
     """Results for a user: no file there is replaced unasked, and there may be others."""
     replaces: bool = False
     """A pull may replace files."""
+    others: str = ""
+    """Of a pull, what is there besides what the source has."""
     relaying: bool = False
     """This machine reaches the nodes by SSH only: the blocks go through it."""
     began: float = field(default_factory=time.monotonic)
@@ -171,7 +173,9 @@ class Transfer:
             member.step, member.port = "listening", told.listening
         elif told.complete is not None and member.step == "listening":
             member.complete = True
-            if not self.pulls:
+            if self.pulls:
+                self.others = extra_names(told)
+            else:
                 member.extra = extra_names(told)
         else:
             self._note_trouble(member, told, body)
@@ -198,6 +202,8 @@ class Transfer:
             told = validated_answer(Reply(node=self.source.name, messages=(item,)), PushMessage)
         if not isinstance(told, PushMessage) or isinstance(item, Reply):
             raise ClusterError(f"{self.wanted.shown}: {self.source.name}, the source: {told}")
+        if told.failed is not None:
+            raise self._changed(f": {told.failed}")
         member = self.members.get(told.to or "")
         if told.block is not None and member is not None:
             if member.open and self.chain[:1] == [member.name]:
@@ -314,14 +320,18 @@ class Transfer:
     def _judge(self, member: Member, *, source_is_right: bool) -> None:
         """Decide between the source and a node that it serves."""
         if not source_is_right:
-            raise ClusterError(
-                f"{self.source.name}: {self.source.path} changed while it was sent",
-                hint="try again when nothing writes to it; what was sent is kept",
-            )
+            raise self._changed()
         if member.open:
             words = f"it found blocks wrong that {self.source.name} sent and has right"
             hint = f"clusterctl check --nodes {member.name}"
             self._drop(member, NodeError("bad-output", "operation", words, hint))
+
+    def _changed(self, what: str = "") -> ClusterError:
+        return ClusterError(
+            f"{self.source.name}: {self.source.path} changed while it was sent{what}",
+            hint="try again when nothing writes to it, or take a folder in it that no longer"
+            " changes; what was sent is kept",
+        )
 
     def _set_apart(self, member: Member) -> None:
         """Let the source itself serve a node that cannot get on with the one before it.

@@ -48,7 +48,7 @@ def send(
     tree: Tree,
     receiver: Receiver,
     to: Identity,
-    done: Callable[[str | None], None] = lambda _: None,
+    done: Callable[[Exception | None], None] = lambda _: None,
     *,
     number: int | None = None,
 ) -> Sender:
@@ -61,10 +61,10 @@ def send(
 
 def sent(tree: Tree, receiver: Receiver, to: Identity, *, number: int | None = None) -> str | None:
     """Send, and return why that ended early."""
-    ended: list[str | None] = []
+    ended: list[Exception | None] = []
     send(tree, receiver, to, ended.append, number=number)
     wait_until(lambda: bool(ended))
-    return ended[0]
+    return None if ended[0] is None else getattr(ended[0], "strerror", None) or str(ended[0])
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_blocks_pass_through_a_chain(tmp_path: Path, source: Tree, receive: Rece
     identities = [make_identity("test") for _ in range(3)]
     trees = [source, *(target(tmp_path, f"t{n}", source.manifest) for n in range(3))]
     receivers = [receive(tree, own) for tree, own in zip(trees[1:], identities, strict=True)]
-    ended: list[str | None] = []
+    ended: list[Exception | None] = []
     for tree, receiver, own in zip(trees, receivers, identities, strict=False):
         send(tree, receiver, own, ended.append)
     wait_until(lambda: len(ended) == 3)
@@ -123,7 +123,7 @@ def test_a_second_sender_brings_only_what_is_missing(
         for index in range(2):
             assert first.write(index, memoryview(file.read(BLOCK)))
     receiver = receive(last)
-    lost: list[str | None] = []
+    lost: list[Exception | None] = []
     dying = send(first, receiver, identity, lost.append)
     wait_until(lambda: len(last.arrived) == 2)
     dying.stop()

@@ -67,7 +67,7 @@ class Reached(CallChannel):
     def receive(self) -> Message | None:
         message = self._steps.pop(0)
         if message.head["step"] == "end":
-            wait_until(lambda: sum("sent" in h or "lost" in h for h in self.heard) == self._relays)
+            wait_until(lambda: sum(bool(ENDS & {*h}) for h in self.heard) == self._relays)
         return message
 
     def send(self, message: Message) -> None:
@@ -79,6 +79,7 @@ def relay(peer: str, body: bytes) -> Message:
 
 
 END = Message({"step": "end"})
+ENDS = {"sent", "lost", "failed"}
 
 
 @pytest.mark.parametrize("body", [b"garbage", zlib.compress(b"\2"), b""])
@@ -94,10 +95,10 @@ def test_a_node_that_says_nonsense_ends_no_push(tmp_path: Path, body: bytes) -> 
     assert told == [lost, block, {"sent": "good"}]
 
 
-def test_a_source_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+def test_a_file_of_the_source_that_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"data")
     manifest = read_tree(os.fsencode(tmp_path / "f"), lambda _: None).encode()
     (tmp_path / "f").unlink()
     controller = Reached(relay("a", zlib.compress(b"\0")), END)
     module.push({"target": str(tmp_path / "f"), "source": True}, manifest, controller)
-    assert {"lost": "a", "why": "No such file or directory"} in controller.heard
+    assert {"failed": f"{tmp_path}/f: No such file or directory"} in controller.heard

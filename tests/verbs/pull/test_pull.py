@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def test_files_of_the_persons_are_not_replaced_unasked(cluster: Cluster, tmp_pat
     (failed,) = result.paths[0].nodes
     assert (failed.state, result.exit_code) == ("failed", 1)
     assert failed.words == f"{to}/out has other contents: latest, metrics.jsonl"
-    assert failed.hint.splitlines() == ["replace it: --overwrite", "put it elsewhere: --to DIR"]
+    assert failed.hint.splitlines() == ["put it elsewhere: --to DIR", "replace it: --overwrite"]
     assert (to / "out" / "metrics.jsonl").read_text() == "mine\n"
     assert not (to / "out" / "sub" / "model.bin").exists()
     assert states(pulled(one, to, "out", overwrite=True)) == ["pulled"]
@@ -232,8 +233,47 @@ def test_a_dead_node_is_named_with_what_to_type(cluster: Cluster, tmp_path: Path
     cluster = Cluster(name="t", nodes=(*cluster.nodes[:1], dead))
     result = pulled(cluster, tmp_path / "here", "out/metrics.jsonl")
     assert (states(result), result.exit_code) == (["pulled", "unreachable"], 3)
-    hint = result.paths[0].nodes[1].hint.splitlines()[-1]
-    assert hint == "once it answers: --from dead"
+    there, silent = result.paths[0].nodes
+    assert there.to == str(tmp_path / "here" / "a" / "out" / "metrics.jsonl")  # dead may differ
+    again = f"clusterctl pull out/metrics.jsonl --from dead --to {tmp_path}/here/dead"
+    assert silent.hint.splitlines()[-1] == f"once it answers: {again}"
+    result = pulled(replace(cluster, shared=(str(tmp_path), "/w")), tmp_path / "there", "out")
+    there, silent = result.paths[0].nodes
+    assert there.to == str(tmp_path / "there" / "out")
+    assert silent.hint.endswith("once it answers: clusterctl pull out --from dead")
+
+
+def test_what_two_nodes_have_does_not_mix_without_a_word(cluster: Cluster, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name / "rs").mkdir()
+        (tmp_path / name / "rs" / f"model-{name}.pt").write_text(name)
+    told: list[Event] = []
+    first, second = (replace(cluster, nodes=(node,)) for node in cluster.nodes[:2])
+    pulled(first, tmp_path / "here", "rs", events=told)
+    assert not [event for event in told if isinstance(event, Notice) and event.level == "warning"]
+    pulled(second, tmp_path / "here", "rs", events=told)
+    (warning,) = [event for event in told if isinstance(event, Notice) and event.level == "warning"]
+    assert warning.text == f"{tmp_path}/here/rs also has what b has not: model-a.pt"
+    assert warning.hint == f"to keep what is of b apart: --to {tmp_path}/here/b"
+
+
+def test_a_file_that_vanishes_meanwhile_is_named(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = Transfer.describe
+
+    def rotates(transfer: Transfer) -> bytes:
+        manifest = describe(transfer)
+        (tmp_path / "a" / "out" / "metrics.jsonl").unlink()
+        return manifest
+
+    monkeypatch.setattr(Transfer, "describe", rotates)
+    result = pulled(replace(cluster, nodes=cluster.nodes[:1]), tmp_path / "here", "out")
+    (failed,) = result.paths[0].nodes
+    assert failed.state == "failed"
+    path = f"{tmp_path}/a/out"
+    changed = f"a: {path} changed while it was sent: {path}/metrics.jsonl: No such file"
+    assert failed.words.startswith(changed)
 
 
 def test_a_path_that_no_node_has_fails(cluster: Cluster, tmp_path: Path) -> None:
