@@ -21,7 +21,7 @@ from train.config.config import Config
 from train.data import dataset
 from train.data.encoding import Sample
 from train.errors import DONE, USAGE, ConfigError
-from train.tools.generate import continued
+from train.tools.generate import OTHER_BASE, continued, require_own_base
 from train.tools.merge import load_adapter, load_base, load_tokenizer, loaded
 
 
@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", help="a model's folder, or a hub id")
     parser.add_argument("data", nargs="?", help="as dataset_path of a training has it")
     parser.add_argument("--adapter", type=Path, help="folder of a trained adapter")
+    parser.add_argument("--other-base", action="store_true", help=OTHER_BASE)
     parser.add_argument("--seq-len", type=int, default=1024, metavar="N", help="longest sample")
     parser.add_argument("--limit", type=int, default=1000, metavar="N", help="samples (1000)")
     parser.add_argument("--answers", type=int, default=3, metavar="N", help="generated answers (3)")
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "data": options.data,
     }
     try:
+        if options.adapter and not options.other_base:
+            require_own_base(options.adapter, options.model)
         if options.tasks:  # first: it may not be there
             found["tasks"] = on_tasks(options)
         if options.data:

@@ -12,10 +12,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from train.config.config import Config
+from train.data import hub
 from train.data.chat.template import dated
 from train.data.encoding import begin_of
 from train.errors import DONE, USAGE, ConfigError
-from train.tools.merge import ADAPTER, load_adapter, load_base, load_tokenizer, loaded
+from train.tools.merge import (
+    ADAPTER,
+    load_adapter,
+    load_base,
+    load_tokenizer,
+    loaded,
+    require_base,
+)
+
+OTHER_BASE = "take the adapter on another base than it was trained on"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.tools.generate", description=__doc__)
     parser.add_argument("--model", required=True, help="the base model: a folder or a hub id")
     parser.add_argument("--adapter", type=Path, help="folder of the trained adapter")
+    parser.add_argument("--other-base", action="store_true", help=OTHER_BASE)
     parser.add_argument(
         "--prompt", required=True, help="text to continue, or with --chat to answer"
     )
@@ -48,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     encode = as_question if options.chat else as_text
     asked = (options.model, options.adapter, options.prompt, options.max_new_tokens)
     try:
+        if options.adapter and not options.other_base:
+            require_own_base(options.adapter, options.model)
         texts = answers(*asked, encode, penalty=penalty)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -61,6 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
     return DONE
+
+
+def require_own_base(adapter: Path, model: str) -> None:
+    """Refuse an adapter that was trained on another model, if it tells on which."""
+    if (adapter / ADAPTER).exists():
+        folder = hub.model_folder(Config(name_or_path=model, dataset_path="-"))
+        require_base(adapter, folder, "--other-base takes this one")
 
 
 def as_text(tokenizer: Any, prompt: str) -> list[int]:

@@ -79,7 +79,7 @@ def merge(
         raise ConfigError(f"{output}: expected a new folder, found that it exists")
     folder = hub.model_folder(Config(name_or_path=name, dataset_path="-"))
     if not any_base:
-        _refuse_another(adapter, folder)
+        require_base(adapter, folder, "--other-base merges into this one")
     aside = output.with_name(f"{output.name}.tmp-merge")
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -108,8 +108,12 @@ def merge(
     return name, compared
 
 
-def _refuse_another(adapter: Path, base: Path) -> None:
-    """Refuse a base with other files than the adapter was trained on, if that is known."""
+def require_base(adapter: Path, base: Path, otherwise: str) -> None:
+    """Refuse a base with other files than the adapter was trained on, if that is known.
+
+    Args:
+        otherwise: of the hint, how this one is taken all the same.
+    """
     try:
         trained_on = json.loads((adapter / "metadata.json").read_text(encoding="utf-8")).get("base")
     except (OSError, ValueError):  # another program's adapter
@@ -117,7 +121,7 @@ def _refuse_another(adapter: Path, base: Path) -> None:
     if trained_on and trained_on != provenance.base(base):
         raise ConfigError(
             f"{base}: expected the files that {adapter} was trained on, found others",
-            hint="--model BASE names another folder, --other-base merges into this one",
+            hint=f"--model BASE names another folder, {otherwise}",
         )
 
 

@@ -218,7 +218,7 @@ class _Node:
             if why is None:
                 self._channel.send(Message({"sent": peer}))
             elif not self._mark and getattr(why, "filename", None):
-                self._fail(why)  # a file is gone, not the link
+                self._fail(why)  # a file is missing, the link is not broken
             else:
                 words = getattr(why, "strerror", None) or str(why) or "the connection broke"
                 self._channel.send(Message({"lost": peer, "why": words}))
