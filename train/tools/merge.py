@@ -112,7 +112,7 @@ def require_base(adapter: Path, base: Path, otherwise: str) -> None:
     """Refuse a base with other files than the adapter was trained on, if that is known.
 
     Args:
-        otherwise: of the hint, how this one is taken all the same.
+        otherwise: of the hint, the flag that takes this one.
     """
     try:
         trained_on = json.loads((adapter / "metadata.json").read_text(encoding="utf-8")).get("base")

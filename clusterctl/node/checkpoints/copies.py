@@ -133,12 +133,12 @@ def require_fit(seen: Mapping[str, Copy], nodes: Sequence[str]) -> List[str]:
     """Return doubts; raise Unfit for what is absent, incomplete or different on some node."""
     absent = [node for node in nodes if node not in seen]
     if absent:
-        raise Unfit("it is missing on %s" % ", ".join(absent), hint=_copy_hint(seen))
+        raise Unfit("it is missing on %s" % ", ".join(absent), hint=copy_hint(seen))
     if any(one.part and not one.part.whole for one in seen.values()):
         return _require_all_ranks(seen)
     require_complete(seen)
     if len({one.hash for one in seen.values()}) > 1:
-        hint = _copy_hint({node: one for node, one in seen.items() if _has_all(one, seen)})
+        hint = copy_hint({node: one for node, one in seen.items() if _has_all(one, seen)})
         raise Unfit("it is not the same on all nodes (%s)" % _difference(seen), hint)
     return _about_size([one.part for one in seen.values() if one.part])
 
@@ -152,7 +152,7 @@ def require_complete(seen: Mapping[str, Copy]) -> None:
     if broken:
         whys = ("%s (on %s)" % (why, ", ".join(sorted(nodes))) for why, nodes in broken.items())
         absent = any(not one.path for one in seen.values())
-        hint = _copy_hint(seen) if absent else ""
+        hint = copy_hint(seen) if absent else ""
         raise Unfit("it is not complete: " + "; ".join(whys), hint=hint)
 
 
@@ -164,7 +164,7 @@ def _has_all(one: Copy, seen: Mapping[str, Copy]) -> bool:
     )
 
 
-def _copy_hint(seen: Mapping[str, Copy]) -> str:
+def copy_hint(seen: Mapping[str, Copy]) -> str:
     """Return how to copy it from a node where it is complete; empty without one."""
     for node, one in seen.items():
         if one.complete:

@@ -13,7 +13,7 @@ from clusterctl.errors import LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.ranges import fold_hosts
 from clusterctl.model.checkpoint import NodeCheckpoint
-from clusterctl.node.checkpoints.copies import Unfit, rivals
+from clusterctl.node.checkpoints.copies import Unfit, copy_hint, rivals
 from clusterctl.values import dataclass
 from clusterctl.verbs.checkpoints.candidates import (
     Candidates,
@@ -105,15 +105,22 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
         found = query.ask(path=folder)
         ours, others = split_by_history(found, query.knows, query.cluster, query.history)
         unfit_here: list[str] = []
-        hint = ""
+        hint, to_copy = "", ""
         for name, seen in ours:
             try:
                 _require_one_save(seen, _resume_command(query, folder, name))
                 chosen = query.prove(seen)
             except Unfit as unfit:
                 unfit_here.append(f"{name}: {unfit}")
-                hint = hint or _to_these(query, unfit.hint)
+                if not hint and unfit.hint:
+                    hint, to_copy = _to_these(query, unfit.hint), unfit_here[-1]
                 continue
+            to_copy, hint = (
+                (to_copy, hint) if to_copy else _on_nodes_left_out(query, folder, chosen)
+            )
+            if to_copy:  # the work since the older one would be lost
+                older = f"to take {name} instead: {_resume_command(query, folder, name)}"
+                raise LaunchRefused(to_copy, hint=f"{hint}\n{older}", by="checkpoint")
             told = [(one, as_copies(copies)) for one, copies in ours]
             newer = [*_newer(found, others, name), *rivals(told, name)]
             return replace(
@@ -122,12 +129,33 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
                 others=_with_commands(query, folder, newer),
                 more_others=max(0, len(newer) - 1),
             )
+        if not hint:
+            to_copy, hint = _on_nodes_left_out(query, folder, None)
+            unfit_here += [to_copy] if to_copy else []
         # A node that lacks the folder lacks them all, and none is taken.
         why = _no_checkpoint(query, folder, found, _errors(found) + unfit_here, others, hint)
         refusal = refusal or why
         skipped += unfit_here
     assert refusal is not None
     raise refusal
+
+
+def _on_nodes_left_out(
+    query: CheckpointQuery, folder: str, chosen: ChosenCheckpoint | None
+) -> tuple[str, str]:
+    """Return what is newer on a node that the resume leaves out, and how it is copied."""
+    found = query.left_out(folder)
+    for name, seen in split_by_history(found, {}, query.cluster, query.history)[0]:
+        whole = {node: one for node, one in seen.items() if one.complete and not one.part}
+        newest = next(iter(whole.values()), None)
+        if newest is None:
+            continue
+        if chosen and (chosen.step is None or (newest.step or 0) <= chosen.step):
+            break
+        where = fold_hosts(whole)
+        hint = _to_these(query, copy_hint(as_copies(whole)))
+        return f"{name}: it is on {where}, which this resume leaves out", hint
+    return "", ""
 
 
 def _require_one_save(seen: Copies, command: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import PurePosixPath
 
+from clusterctl.checks.storage.run_paths import job_path, share_of
 from clusterctl.errors import LaunchRefused, NodeError
 from clusterctl.inventory.cluster import Cluster, Node
 from clusterctl.inventory.ranges import fold_hosts
@@ -28,12 +29,14 @@ from clusterctl.verbs.checkpoints.candidates import (
     require_fit,
 )
 from clusterctl.verbs.events import Emit, Notice, Progress
-from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, validated_answer
+from clusterctl.verbs.rpc import ANSWER_SECONDS, Nodes, call_validated, validated_answer
 from clusterctl.verbs.runs.history import History
 
 LATEST = "latest"
 _MIB, _GIB = 1 << 20, 1 << 30
 _TICK = 1.0
+_LEFT_OUT_SECONDS = 4.0
+"""Most nodes that are left out are down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +91,7 @@ class CheckpointQuery:
         With `among` read to the last byte, by these nodes.
         """
         requests = {
-            node.name: Request(
-                op="checkpoints",
-                args={
-                    "workdir": node.workdir,
-                    "path": path or next(iter(self.folders), None),
-                    "which": which,
-                    "verify": among is not None,
-                    "compare": among is not None and len(among) > 1,
-                    "world_size": self.history.runs[0].world_size,
-                    "silence": self.silence,
-                    **self.history.args(self.cluster, node),
-                },
-            )
+            node.name: self._request(node, path, which, among)
             for node in among or self.cluster.nodes
         }
         found: dict[str, Sequence[NodeCheckpoint]] = {}
@@ -119,6 +110,35 @@ class CheckpointQuery:
             raise self._not_verified(failed)
         # Replies come in any order; the first node, where the run began, is to be the judge.
         return {node: found[node] for node in requests}
+
+    def left_out(self, path: str) -> Candidates:
+        """Return what the nodes that are left out have on disks of their own, if they answer."""
+        requests = {
+            node.name: self._request(node, path, LATEST, None)
+            for node in self.cluster.left_out
+            if not share_of(self.cluster, job_path(node, path))
+        }
+        answers, _ = call_validated(
+            self.nodes, requests, CheckpointsAnswer, timeout=_LEFT_OUT_SECONDS
+        )
+        return {name: answer.candidates for name, answer in answers.items()}
+
+    def _request(
+        self, node: Node, path: str | None, which: str, among: Sequence[Node] | None
+    ) -> Request:
+        return Request(
+            op="checkpoints",
+            args={
+                "workdir": node.workdir,
+                "path": path or next(iter(self.folders), None),
+                "which": which,
+                "verify": among is not None,
+                "compare": among is not None and len(among) > 1,
+                "world_size": self.history.runs[0].world_size,
+                "silence": self.silence,
+                **self.history.args(self.cluster, node),
+            },
+        )
 
     def _not_verified(self, failed: Sequence[NodeError]) -> LaunchRefused:
         """Return why, and the command for the nodes that answer, if some do not."""

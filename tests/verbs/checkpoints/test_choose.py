@@ -93,7 +93,7 @@ def test_latest_falls_back_and_says_so() -> None:
     broken = seen(30, complete=False, why="COMPLETE is missing")
     nodes = pool(
         LOCAL,
-        a=node(broken, seen(20), seen(15), seen(10), deep={"step-20": "x is changed"}),
+        a=node(broken, seen(20), seen(10), deep={"step-20": "x is changed"}),
         b=node(broken, seen(20), seen(10)),
     )
     chosen = choose(nodes, LOCAL, "latest")
@@ -101,8 +101,40 @@ def test_latest_falls_back_and_says_so() -> None:
     assert chosen.skipped == (
         "step-30: it is not complete: COMPLETE is missing (on a, b)",
         "step-20: it is not complete: x is changed (on a)",
-        "step-15: it is missing on b",
     )
+
+
+def test_a_newer_one_that_can_be_copied_is_not_left_for_an_older_one() -> None:
+    broken = seen(30, complete=False, why="COMPLETE is missing")
+    nodes = pool(LOCAL, a=node(broken, seen(20), seen(15)), b=node(broken, seen(15)))
+    with pytest.raises(LaunchRefused, match=r"\Astep-20: it is missing on b\Z") as refused:
+        choose(nodes, LOCAL, "latest")
+    assert refused.value.hint == (
+        "copy it to all nodes: clusterctl push /w/out/step-20 --from a\n"
+        f"to take step-15 instead: clusterctl resume {RUN} --checkpoint out/step-15"
+    )
+
+
+def test_a_newer_one_on_a_node_that_is_left_out_is_named_with_the_command_that_copies_it() -> None:
+    out = replace(LOCAL.nodes[0], name="c", host="c")
+    cluster = replace(LOCAL, left_out=(out,))
+    everywhere = replace(LOCAL, nodes=(*LOCAL.nodes, out))
+    half = seen(30, complete=False, why="COMPLETE is missing")
+    push = "copy it to all nodes: clusterctl push /w/out/step-20 --from c --exclude c"
+    words = r"step-20: it is on c, which this resume leaves out"
+    nodes = pool(everywhere, a=node(seen(10)), b=node(seen(10)), c=node(half, seen(20)))
+    with pytest.raises(LaunchRefused, match=rf"\A{words}\Z") as refused:
+        choose(nodes, cluster, "latest")
+    assert (refused.value.hint or "").splitlines()[0] == push
+    nodes = pool(everywhere, a=node(), b=node(), c=node(half, seen(20)))
+    with pytest.raises(LaunchRefused, match=words) as refused:
+        choose(nodes, cluster, "latest")
+    assert refused.value.hint == push
+    nodes = pool(everywhere, a=node(seen(20)), b=node(seen(20)), c=node(half, seen(20)))
+    assert choose(nodes, cluster, "latest").step == 20
+    shared = replace(cluster, shared=("/w",), left_out=(replace(out, workdir="/w"),))
+    nodes = pool(everywhere, a=node(seen(20)), b=node(seen(20)), c=node(seen(25)))
+    assert choose(nodes, shared, "latest").step == 20
 
 
 def test_what_differs_between_nodes_is_refused() -> None:
