@@ -73,12 +73,6 @@ def test_without_a_sync_a_script_of_this_folder_is_a_warning(tmp_path: Path) -> 
     assert said.text.startswith("train.sh:3: every rank runs this script")
 
 
-def test_what_only_a_condition_starts_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "train.sh").write_text("if true; then torchrun train.py; fi\n")
-    (said,) = noticed(cluster(command=("bash", "train.sh")), tmp_path, force=False)
-    assert (said.level, said.text[:11]) == ("warning", "train.sh:1:")
-
-
 def test_a_script_that_assigns_the_rendezvous_is_noticed_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text('import os\nos.environ["MASTER_ADDR"] = "localhost"\n')
     (tmp_path / "train.sh").write_text("python -u train.py --lr 1\n")
