@@ -9,9 +9,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
-_LOCAL_ENDPOINT = re.compile(
-    r"""(?:init_process_group\(|default=).*?(tcp://(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?)"""
-)
+_LOCAL_ENDPOINT = re.compile(r"tcp://(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
+_TAKES_ENDPOINT = re.compile(r"init_process_group\(|default=")
 _LOCAL_TEXT = re.compile(r"""MASTER_ADDR\W+(?:localhost|127(?:\.\d+){3}|::1)["']""")
 
 _LAUNCHES = {
@@ -67,10 +66,13 @@ def local_endpoints(text: str, args: Sequence[str] = ()) -> tuple[tuple[int, str
         args: of the program; a default counts unless its flag is among them.
     """
     flags = {word.partition("=")[0] for word in args}
+    lines = enumerate(text.split("\n"), 1)
     return tuple(
-        (number, found[1])
-        for number, line in enumerate(text.split("\n"), 1)
-        if (found := _LOCAL_ENDPOINT.search(line)) and not flags & set(re.findall(r"[\w-]+", line))
+        (number, found[0])
+        for number, line in lines
+        if (found := _LOCAL_ENDPOINT.search(line))
+        and _TAKES_ENDPOINT.search(line, 0, found.start())
+        and not flags & set(re.findall(r"[\w-]+", line))
     )
 
 
