@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _LOCAL_ENDPOINT = re.compile(r"tcp://(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
-_TAKES_ENDPOINT = re.compile(r"init_process_group\(|default=")
 _LOCAL_TEXT = re.compile(r"""MASTER_ADDR\W+(?:localhost|127(?:\.\d+){3}|::1)["']""")
 
 _LAUNCHES = {
@@ -65,15 +64,18 @@ def local_endpoints(text: str, args: Sequence[str] = ()) -> tuple[tuple[int, str
         text: of the script.
         args: of the program; a default counts unless its flag is among them.
     """
-    flags = {word.partition("=")[0] for word in args}
-    lines = enumerate(text.split("\n"), 1)
-    return tuple(
-        (number, found[0])
-        for number, line in lines
-        if (found := _LOCAL_ENDPOINT.search(line))
-        and _TAKES_ENDPOINT.search(line, 0, found.start())
-        and not flags & set(re.findall(r"[\w-]+", line))
-    )
+    found, typed = [], {word.partition("=")[0] for word in args}
+    for call in (node for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)):
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        keywords = {each.arg: each.value for each in call.keywords}
+        given: ast.expr | None = None
+        if name == "init_process_group":
+            given = keywords.get("init_method", call.args[1] if len(call.args) > 1 else None)
+        elif name == "add_argument" and typed.isdisjoint(map(_beginning, call.args)):
+            given = keywords.get("default")
+        if match := _LOCAL_ENDPOINT.match(_beginning(given)):
+            found.append((call.lineno, match[0]))
+    return tuple(sorted(set(found)))
 
 
 def own_launches(text: str) -> tuple[tuple[int, str, tuple[str, ...]], ...]:

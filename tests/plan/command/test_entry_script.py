@@ -89,6 +89,8 @@ def test_what_keeps_the_launcher_s_value_is_left_alone(line: str) -> None:
         ('dist.init_process_group("nccl", init_method=args.dist_url)', ""),
         ('p.add_argument("--dist-url", default="tcp://10.0.0.1:23456")', ""),
         ('p.add_argument("--given", default="tcp://127.0.0.1:2")', ""),
+        ('p.add_argument(\n    "--given",\n    default="tcp://127.0.0.1:2",\n)', ""),
+        ('init_process_group(\n    "nccl",\n    "tcp://[::1]:2",\n)', "tcp://[::1]:2"),
         ('print("tcp://localhost:1")', ""),
         ('dist.init_process_group("nccl")', ""),
         ("this is no Python", ""),
