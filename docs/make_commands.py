@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterctl.cli.shared.parser import VERBS, build_parser
+from clusterctl.cli.shared.parser import build_parser
+from clusterctl.cli.shared.verbs import VERBS
 
 PAGE = Path(__file__).parent / "reference" / "commands.md"
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.shared.main import split_command
-from clusterctl.cli.shared.parser import VERBS, WITH_COMMAND, build_parser
+from clusterctl.cli.shared.parser import build_parser
+from clusterctl.cli.shared.verbs import VERBS, WITH_COMMAND
 from clusterctl.inventory import load
 from tests.installed import LOCATION
 

@@ -105,7 +105,7 @@ class Run:
 
     def status(self, *, on_event: OnEvent | None = None) -> RunStatus:
         """Ask every node what the run is doing, or how it ended and why."""
-        from clusterctl.verbs.launch.run_result import remember_seen
+        from clusterctl.verbs.launch.run_result import corrected_end, remember_seen
         from clusterctl.verbs.status import status
 
         emit = on_event or log_warning
@@ -114,7 +114,7 @@ class Run:
             return self._with_quarantine(view)
         view = self._with_quarantine(view.with_remembered(self._records.end(self.record)))
         remember_seen(self._records, self.record, view)
-        corrected = view.corrected_end
+        corrected = corrected_end(view)
         if corrected is None:
             return view
         self._records.write_end(self.record, corrected)

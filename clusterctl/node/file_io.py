@@ -22,6 +22,23 @@ def list_folder(folder: str) -> List[str]:
         return []
 
 
+def read_file(path: str) -> bytes:
+    """Return what is in a file; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def modified(path: str) -> float:
+    """Return when a file was written, 0 if there is none."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
 def read_end(path: str, count: int) -> bytes:
     """Return at most so many of a file's last bytes; none of one that cannot be read."""
     return find_end(path, count)[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clusterctl.cli.shared.parser import VERBS
+from clusterctl.cli.shared.verbs import VERBS
 from tests.clean_venv import install
 from tests.cli.conftest import MakeProject
 from tests.cli.runs import Project

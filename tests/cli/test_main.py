@@ -18,7 +18,8 @@ from clusterctl import __version__
 from clusterctl.cli.nodes import init
 from clusterctl.cli.shared import foreign_verbs
 from clusterctl.cli.shared.main import main, split_command
-from clusterctl.cli.shared.parser import EXAMPLES, VERBS, build_parser
+from clusterctl.cli.shared.parser import build_parser
+from clusterctl.cli.shared.verbs import EXAMPLES, VERBS
 from clusterctl.errors import ClusterError, CouldNotTell, InventoryError, LaunchRefused, UsageError
 from clusterctl.inventory.cluster import Cluster, Node, Ssh
 from clusterctl.verbs.runs.records import Records, RunRecord

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.shared.parser import VERBS, WITH_COMMAND, build_parser
+from clusterctl.cli.shared.parser import build_parser
+from clusterctl.cli.shared.verbs import VERBS, WITH_COMMAND
 from tests.cli.hints import commands
 from tests.installed import LOCATION
 

@@ -102,7 +102,6 @@ HUGE = b"9" * 5000
         ("file:/sys/class/infiniband/m/ports/" + HUGE.decode() + "/state", b"4: ACTIVE\n"),
         ("file:/sys/class/infiniband/m/ports/1/rate", HUGE + b" Gb/sec"),
         ("path:/tmp", b'{"exists": [], "folder": "x"}'),
-        ("command:amd-smi", b'[{"vram": {"size": {"value": 1e999, "unit": "GB"}}}]'),
     ],
 )
 def test_what_no_machine_has_is_unknown(key: str, body: bytes) -> None:

@@ -28,6 +28,7 @@ from clusterctl.transport.fanout import MultiStream
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs import stop as stop_module
 from clusterctl.verbs.events import Event, Progress, ignore
+from clusterctl.verbs.launch.run_result import corrected_end
 from clusterctl.verbs.runs import find_run, list_runs
 from clusterctl.verbs.runs.history import history_of
 from clusterctl.verbs.runs.records import Records, RunRecord
@@ -630,21 +631,21 @@ def test_a_node_that_shows_later_that_it_was_lost_corrects_the_record(
     # By the clock of a node that is far from right.
     lost = FirstCause(node="b", time=-7e9, kind="node-lost", message="the machine was rebooted")
     view = RunStatus(run=RUN, cluster="lab", nodes=nodes, remembered=remembered, first_cause=lost)
-    corrected = view.corrected_end
+    corrected = corrected_end(view)
     assert corrected is not None
     assert (corrected.state, corrected.ended_by, corrected.exit_code) == ("lost", "lost", 125)
     assert corrected.corrected is not None
     assert corrected.corrected.why == "b: the machine was rebooted"
     assert corrected.corrected.was.first_cause == echo
     again = replace(view, remembered=corrected)
-    assert again.corrected_end is None
+    assert corrected_end(again) is None
     show_status(Screen(), again)
     assert (
         "corrected: it was recorded as failed, ended by job: a: exited" in capsys.readouterr().out
     )
     silent = tuple(parts(a=part("a", "failed"), b=None))
     for unsure in (replace(view, nodes=silent), replace(view, first_cause=None)):
-        assert unsure.corrected_end is None
+        assert corrected_end(unsure) is None
 
 
 def test_a_node_that_was_cut_off_and_finished_corrects_the_record() -> None:
@@ -652,14 +653,14 @@ def test_a_node_that_was_cut_off_and_finished_corrects_the_record() -> None:
     remembered = RunEnd(run=RUN, state="lost", ended_by="lost", exit_code=125, first_cause=lost)
     nodes = tuple(parts(a=part("a", "finished"), b=part("b", "finished")))
     view = RunStatus(run=RUN, cluster="lab", nodes=nodes, remembered=remembered)
-    corrected = view.corrected_end
+    corrected = corrected_end(view)
     assert corrected is not None
     assert (corrected.state, corrected.exit_code, corrected.first_cause) == ("finished", 0, None)
     assert corrected.corrected is not None
     assert corrected.corrected.was.first_cause == lost
-    assert replace(view, remembered=corrected).corrected_end is None
+    assert corrected_end(replace(view, remembered=corrected)) is None
     silent = tuple(parts(a=part("a", "finished"), b=None))
-    assert replace(view, nodes=silent).corrected_end is None
+    assert corrected_end(replace(view, nodes=silent)) is None
 
 
 def test_of_nodes_that_lost_each_other_the_one_that_was_lost_from_here_counts() -> None:
@@ -673,7 +674,7 @@ def test_of_nodes_that_lost_each_other_the_one_that_was_lost_from_here_counts() 
     seen = view.with_remembered(remembered)
     assert seen.first_cause is not None
     assert (seen.first_cause.node, seen.first_cause.message) == ("b", "b is lost")
-    assert seen.corrected_end is None
+    assert corrected_end(seen) is None
     waited = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation"
     echo = FirstCause(node="a", rank=0, time=4.0, kind="exit", message="", lines=(waited,))
     for one in (echo, replace(echo, node="b", rank=1)):

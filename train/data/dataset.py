@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from train.config.config import Config
 from train.data import hub, images, overlap, token_cache, token_store, tokenizer_workers
 from train.data.encoding import BEGINS, IGNORED, Encoded, encode_lines
-from train.data.files import contents, lines
+from train.data.files import lines
 from train.data.files.lines import BEGIN, Line, Mark
 from train.data.fingerprint import nothing
 from train.data.formats import Rules, named
@@ -24,13 +23,10 @@ from train.data.images import Picture, Vision, unpacked
 from train.data.mixture import Mixture
 from train.data.progress import Phase, Reporter
 from train.data.stored import Item
-from train.data.tally import Tally
+from train.data.tally import SHOWN, notes_of
 from train.data.token_store import Ints, Shard
 from train.distributed.env import RankEnv
-from train.errors import ConfigError, counted
-
-SHOWN = 10
-"""Unusable lines that are named one by one."""
+from train.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +202,7 @@ def prepare(
     located = list(locate(config))
 
     load = Tokenizer(model, config, tokenizer)
-    opened = [
-        open_set(config, env, model, each, load, check, Reporter(dataset=each.label, report=report))
-        for each in located
-    ]
+    opened = [open_set(config, env, model, each, load, check, report) for each in located]
     count = len(config.datasets)
     train = [samples for _, samples, _ in opened[:count]]
     held_out = [samples for _, samples, _ in opened[count:]]
@@ -231,7 +224,7 @@ def prepare(
         of_all = sum(map(len, held_out))
         notes += (f"{both} of {of_all} evaluation samples are also trained on",)
     return Corpus(
-        vision=getattr(load(), "vision", None) if images.has_processor(model) else None,
+        vision=load.vision,
         train=Mixture(train, weights),
         eval=Mixture(held_out) if held_out else None,
         key=_key([key for key, _, _ in opened], weights),
@@ -308,6 +301,11 @@ class Tokenizer:
             self._loaded = load_tokenizer(self._model, self._config)
         return self._loaded
 
+    @property
+    def vision(self) -> Vision | None:
+        """The model's image processor, if there is one."""
+        return getattr(self(), "vision", None) if images.has_processor(self._model) else None
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out what is loaded."""
         return type(self), (self._model, self._config)
@@ -320,10 +318,10 @@ def open_set(
     located: Located,
     load: Tokenizer,
     check: Callable[[], None],
-    reporter: Reporter,
+    report: Callable[[Phase], None] | None,
 ) -> tuple[str, TokenSet, tuple[str, ...]]:
     """Return key, samples and notes of one set, made first if it is missing."""
-    label = located.label
+    reporter = Reporter(dataset=located.label, report=report)
     source = token_cache.source(config, env, model, located.files, check, located.rules, reporter)
     maker = token_cache.Maker(source=source, config=config, env=env, load=load)
     size = sum(path.stat().st_size for path in located.files)
@@ -335,7 +333,7 @@ def open_set(
         )
     token_cache.make(maker, workers, check, reporter)
     manifest = json.loads((source.folder / "MANIFEST.json").read_text())
-    notes = notes_of(label, config, manifest["shards"])
+    notes = notes_of(located.label, config, manifest["shards"])
     shards = tuple(token_store.open_shard(source.shard(n)) for n in range(source.shards))
     empty = not any(shard.samples for shard in shards)
     index = np.load(source.folder / token_cache.INDEX, mmap_mode=None if empty else "r")
@@ -346,60 +344,6 @@ def open_set(
         # The lines name images; what these are is in the manifest. Strided nodes have others each.
         key += source.complete.read_text() if source.stride == 1 else ""
     return key, samples, tuple(notes)
-
-
-def notes_of(
-    label: str, config: Config, shards: list[dict[str, Any]], before: int | None = None
-) -> list[str]:
-    """Say what the user should know of shards; refuse too many unusable lines.
-
-    Of a later part of a stream, `before` is how many there were in earlier ones.
-    """
-    bad = sorted(item for about in shards for item in about["bad"])
-    notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
-    if len(bad) > SHOWN:
-        notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
-    way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
-    usable = any(about["samples"] or about["overlong"] for about in shards)
-    if bad and not usable and before is None:
-        raise ConfigError(*_reasons_of(bad), hint=way_out)
-    if (count := (before or 0) + len(bad)) > config.max_bad_lines:
-        limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
-        hint = way_out or f"fix them, or --set max_bad_lines={count} leaves them out"
-        raise ConfigError(*notes, f"{limit}found {count}", hint=hint)
-    tally = Tally()
-    for about in shards:
-        tally.add(Tally.from_json(about["chats"]))
-    notes += [f"{label}: {note}" for note in tally.notes()]
-    notes += _overlong(label, config, [about["overlong"] for about in shards])
-    return notes
-
-
-def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Iterator[str]:
-    """Say how many samples are longer than seq_len, and which seq_len is enough for how many."""
-    lengths: Counter[int] = Counter()
-    for shard in shards:
-        lengths.update({int(length): count for length, count in shard.items()})
-    if not lengths:
-        return
-    count, twice = lengths.total(), 2 * config.seq_len
-    said = "1 sample is" if count == 1 else f"{count} samples are"
-    fate = f"{'was' if count == 1 else 'were'} {'dropped' if config.overlong == 'drop' else 'cut'}"
-    fitting = sum(number for length, number in lengths.items() if length <= twice)
-    some = f"seq_len {twice} holds {fitting} of them, " if 0 < fitting < count else ""
-    yield (
-        f"{label}: {said} longer than seq_len {config.seq_len} and {fate}; "
-        f"{some}seq_len {max(lengths)} holds all"
-    )
-
-
-def _reasons_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
-    """Say why no line at all can be used: each reason once."""
-    times = Counter(reason for *_, reason in bad)
-    first = {reason: where for _, where, reason in reversed(bad)}
-    for reason, count in times.most_common(SHOWN):
-        more = f" ({count} lines, which is all)" if count == len(bad) > 1 else f" ({count} lines)"
-        yield f"{first[reason]}: {reason}{more if count > 1 else ''}"
 
 
 def _share_held_out(train: list[TokenSet], config: Config, env: RankEnv) -> float:

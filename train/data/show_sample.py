@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, TextIO
 
 from train.config.config import Config
-from train.data import dataset, hub
+from train.data import dataset, hub, tally
 from train.data.dataset import Located
 from train.data.encoding import Sample
 from train.data.images import Vision
@@ -79,7 +79,7 @@ def find(config: Config, located: list[Located], tokenizer: Any, number: int) ->
     wanted = f"a number from 1 to {count}" if count else "lines that have a sample"
     without = f" ({len(complaints)} of {total} lines have no sample)" if complaints else ""
     found = f"--show-sample: expected {wanted}{without}, found {number if count else 'none'}"
-    raise ConfigError(*complaints[: dataset.SHOWN], found)
+    raise ConfigError(*complaints[: tally.SHOWN], found)
 
 
 def render(

@@ -1,4 +1,4 @@
-"""What is learned of chats and what is not, counted over samples, and said in words."""
+"""What the user should know of data: what of it is learned, left out or cut, in words."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from train.config.config import Config
 from train.data.chat.answers import Answer
-from train.errors import counted
+from train.data.files import contents
+from train.errors import ConfigError, counted
 
 UNLEARNED = {
     "thoughts": ("chat", "thoughts that the template leaves out, in {}"),
@@ -18,8 +20,10 @@ UNLEARNED = {
     "weight 0": ("answer", "{} of weight 0"),
 }
 """What is not learned → the noun that is counted, and the words of the note."""
-SHOWN = 5
+_NAMED = 5
 """Special tokens that are named one by one."""
+SHOWN = 10
+"""Unusable lines that are named one by one."""
 
 
 @dataclass(slots=True)
@@ -83,8 +87,8 @@ class Tally:
         if missing := unlearned_words(self.unlearned):
             yield f"not learned: {missing}"
         if self.special:
-            named = [f"{token} ({count})" for token, count in self.special.most_common(SHOWN)]
-            more = f" and {len(self.special) - SHOWN} more" if len(self.special) > SHOWN else ""
+            named = [f"{token} ({count})" for token, count in self.special.most_common(_NAMED)]
+            more = f" and {len(self.special) - _NAMED} more" if len(self.special) > _NAMED else ""
             yield (
                 f"special tokens within texts of messages: {', '.join(named)}{more}; they are read "
                 "as the template's own (split_special_tokens: true keeps them text)"
@@ -106,3 +110,57 @@ def unlearned_words(counts: Mapping[str, int]) -> str:
         for what, (noun, said) in UNLEARNED.items()
         if counts.get(what)
     )
+
+
+def notes_of(
+    label: str, config: Config, shards: list[dict[str, Any]], before: int | None = None
+) -> list[str]:
+    """Say what the user should know of shards; refuse too many unusable lines.
+
+    Of a later part of a stream, `before` is how many there were in earlier ones.
+    """
+    bad = sorted(item for about in shards for item in about["bad"])
+    notes = [f"{where}: {reason}" for _, where, reason in bad[:SHOWN]]
+    if len(bad) > SHOWN:
+        notes.append(f"... and {counted(len(bad) - SHOWN, 'more line')} that cannot be used")
+    way_out = next(filter(None, (contents.of_line(where, why) for _, where, why in bad)), None)
+    usable = any(about["samples"] or about["overlong"] for about in shards)
+    if bad and not usable and before is None:
+        raise ConfigError(*_reasons_of(bad), hint=way_out)
+    if (count := (before or 0) + len(bad)) > config.max_bad_lines:
+        limit = f"{label}: expected at most {config.max_bad_lines} unusable lines (max_bad_lines), "
+        hint = way_out or f"fix them, or --set max_bad_lines={count} leaves them out"
+        raise ConfigError(*notes, f"{limit}found {count}", hint=hint)
+    tally = Tally()
+    for about in shards:
+        tally.add(Tally.from_json(about["chats"]))
+    notes += [f"{label}: {note}" for note in tally.notes()]
+    notes += _overlong(label, config, [about["overlong"] for about in shards])
+    return notes
+
+
+def _overlong(label: str, config: Config, shards: list[dict[str, int]]) -> Iterator[str]:
+    """Say how many samples are longer than seq_len, and which seq_len is enough for how many."""
+    lengths: Counter[int] = Counter()
+    for shard in shards:
+        lengths.update({int(length): count for length, count in shard.items()})
+    if not lengths:
+        return
+    count, twice = lengths.total(), 2 * config.seq_len
+    said = "1 sample is" if count == 1 else f"{count} samples are"
+    fate = f"{'was' if count == 1 else 'were'} {'dropped' if config.overlong == 'drop' else 'cut'}"
+    fitting = sum(number for length, number in lengths.items() if length <= twice)
+    some = f"seq_len {twice} holds {fitting} of them, " if 0 < fitting < count else ""
+    yield (
+        f"{label}: {said} longer than seq_len {config.seq_len} and {fate}; "
+        f"{some}seq_len {max(lengths)} holds all"
+    )
+
+
+def _reasons_of(bad: list[tuple[int, str, str]]) -> Iterator[str]:
+    """Say why no line at all can be used: each reason once."""
+    times = Counter(reason for *_, reason in bad)
+    first = {reason: where for _, where, reason in reversed(bad)}
+    for reason, count in times.most_common(SHOWN):
+        more = f" ({count} lines, which is all)" if count == len(bad) > 1 else f" ({count} lines)"
+        yield f"{first[reason]}: {reason}{more if count > 1 else ''}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from train.config.config import Config
-from train.data import dataset
+from train.data import dataset, tally
 from train.data.encoding import Sample
 from train.errors import DONE, USAGE, ConfigError
 from train.tools.generate import OTHER_BASE, continued, require_own_base
@@ -72,7 +72,7 @@ def on_data(options: argparse.Namespace) -> dict[str, Any]:
     samples = list(islice(_samples(config, tokenizer, reasons), options.limit))
     if not samples:
         problem = f"{options.data}: expected samples to learn from, found none"
-        raise ConfigError(*reasons[: dataset.SHOWN], problem)
+        raise ConfigError(*reasons[: tally.SHOWN], problem)
     model = loaded(lambda: load_base(options.model, device_map=device_map), wanted)
     if options.adapter:
         base, wanted = model, f"--adapter: expected an adapter of {options.model}"

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from clusterctl.cli.shared.hint_commands import as_typed, complete_hint, with_word
 from clusterctl.cli.shared.output import cannot_write, give_up, harden_streams
-from clusterctl.cli.shared.parser import EXIT_USAGE, VERBS, WITH_COMMAND, build_parser, module_of
+from clusterctl.cli.shared.parser import EXIT_USAGE, build_parser
 from clusterctl.cli.shared.signals import termination_as_interrupt
+from clusterctl.cli.shared.verbs import VERBS, WITH_COMMAND, module_of
 from clusterctl.errors import ClusterError, Interrupted, SeveralRuns, UsageError
 from clusterctl.safe_text import strip_controls
 

@@ -12,7 +12,6 @@ class GpuProcess:
 
     pid: int
     name: str = ""
-    memory_mib: int | None = None
     user: str = ""
     """Its owner; empty for unknown."""
 
@@ -58,7 +57,6 @@ class GpuClocks:
     application: int | None = None
     """What a user limited them to; the default if no user did."""
     default: int | None = None
-    maximum: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +85,6 @@ class GpuFabric:
     status: str = ""
     cluster: str = ""
     """Equal on all machines of one multi-node NVLink fabric; empty without one."""
-    clique: str = ""
     unhealthy: str = ""
     """What the driver reports of its health that is not good: `Degraded`, `route unhealthy`, …"""
 
@@ -100,7 +97,6 @@ class Gpu:
     name: str
     uuid: str = ""
     bus_id: str = ""
-    memory_mib: int | None = None
     used_mib: int | None = None
     mig: bool | None = None
     ecc_uncorrected: int | None = None

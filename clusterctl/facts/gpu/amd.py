@@ -10,7 +10,6 @@ from clusterctl.facts.gpu.accelerators import Gpu, GpuHeat, GpuPower, GpuProcess
 
 _MIB = 1024 * 1024
 _MOST = 1e12
-_UNITS = {"B": 1 / _MIB, "KB": 1 / 1024, "MB": 1.0, "GB": 1024.0}
 
 
 def parse_amd_smi(text: str) -> Gpus:
@@ -25,7 +24,6 @@ def parse_amd_smi(text: str) -> Gpus:
                 name=_text(entry, "asic", "market_name"),
                 uuid=_text(entry, "asic", "asic_serial"),
                 bus_id=_text(entry, "bus", "bdf"),
-                memory_mib=_mib(entry),
                 power=GpuPower(limit=_power_limit(entry)),
             )
             for index, entry in enumerate(listed)
@@ -158,14 +156,12 @@ def parse_rocm_smi(text: str) -> Gpus:
 
 
 def _card(index: int, card: Mapping[str, Any]) -> Gpu:
-    total = _first(card, "VRAM Total Memory (B)")
     used = _first(card, "VRAM Total Used Memory (B)")
     return Gpu(
         index=index,
         name=_first(card, "Card Series", "Card series", "Card Model", "Card model"),
         uuid=_first(card, "Unique ID"),
         bus_id=_first(card, "PCI Bus"),
-        memory_mib=int(total) // _MIB if total.isdecimal() else None,
         used_mib=int(used) // _MIB if used.isdecimal() else None,
     )
 
@@ -178,13 +174,3 @@ def _text(entry: Mapping[str, Any], section: str, key: str) -> str:
     inner = entry.get(section)
     value = inner.get(key) if isinstance(inner, Mapping) else None
     return str(value) if isinstance(value, (str, int, float)) and value != "N/A" else ""
-
-
-def _mib(entry: Mapping[str, Any]) -> int | None:
-    vram = entry.get("vram")
-    size = vram.get("size") if isinstance(vram, Mapping) else None
-    if not isinstance(size, Mapping):
-        return None
-    unit = _UNITS.get(str(size.get("unit")))
-    value = size.get("value")
-    return int(value * unit) if unit and isinstance(value, (int, float)) else None

@@ -96,7 +96,6 @@ def _gpu(index: int, node: ET.Element, corrupt: set[str]) -> Gpu:
         name=_word(node, "product_name"),
         uuid=_word(node, "uuid"),
         bus_id=bus_id,
-        memory_mib=_number(node, "fb_memory_usage/total"),
         used_mib=_number(node, "fb_memory_usage/used"),
         mig=_flag(node, "mig_mode/current_mig"),
         ecc_uncorrected=_uncorrected(node, "volatile"),
@@ -208,7 +207,6 @@ def _clocks(node: ET.Element) -> GpuClocks:
     return GpuClocks(
         application=_number(node, "applications_clocks/graphics_clock"),
         default=_number(node, "default_applications_clocks/graphics_clock"),
-        maximum=_number(node, "max_clocks/graphics_clock"),
     )
 
 
@@ -229,7 +227,6 @@ def _fabric(node: ET.Element) -> GpuFabric | None:
         state=_word(node, "fabric/state"),
         status=_word(node, "fabric/status"),
         cluster=_word(node, "fabric/clusterUuid"),
-        clique=_word(node, "fabric/cliqueId"),
         unhealthy=", ".join(_fabric_faults(node)),
     )
 
@@ -266,7 +263,6 @@ def _processes(node: ET.Element) -> tuple[GpuProcess, ...] | None:
         GpuProcess(
             pid=_number(entry, "pid") or 0,
             name=_word(entry, "process_name"),
-            memory_mib=_number(entry, "used_memory"),
         )
         for entry in listed.iter("process_info")
     )

@@ -108,7 +108,6 @@ class Limits:
     """Resource limits of the non-interactive session; UNLIMITED if not set."""
 
     memlock: int | None = None
-    nofile: int | None = None
     nofile_hard: int | None = None
     """A run raises the soft limits on files and processes to the hard ones."""
     processes_hard: int | None = None
@@ -123,7 +122,6 @@ def parse_limits(text: str) -> Limits:
     """Read the limits of /proc/self/limits."""
     return Limits(
         memlock=_limit(text, "Max locked memory"),
-        nofile=_limit(text, "Max open files"),
         nofile_hard=_limit(text, "Max open files" + _SOFT),
         processes_hard=_limit(text, "Max processes" + _SOFT),
         cpu_hard=_limit(text, "Max cpu time" + _SOFT),

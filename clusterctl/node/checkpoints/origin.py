@@ -17,7 +17,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from clusterctl.node.checkpoints import filesystem
 from clusterctl.node.checkpoints.writer_notes import noted_writers
-from clusterctl.node.file_io import list_folder, read_json
+from clusterctl.node.file_io import list_folder, modified, read_json
 from clusterctl.node.run.files.run_paths import default_state_folder, end_time, run_folders
 from clusterctl.node.run.operations.status import is_alive
 from clusterctl.node.run_lock import conflict
@@ -122,8 +122,8 @@ def _runs_here(args: Dict[str, Any]) -> Dict[str, _Run]:
     root = args.get("state") or default_state_folder()
     for paths in (paths for cluster in list_folder(root) for paths in run_folders(root, cluster)):
         saved = read_json(paths.supervisor)
-        began = saved.get("began") or _time_of(paths.job)
-        if began is None:
+        began = saved.get("began") or modified(paths.job)
+        if not began:
             continue
         name = os.path.basename(os.path.dirname(paths.folder))
         ended = end_time(read_json(paths.end))
@@ -161,10 +161,3 @@ def _may_overlap(one: _Run, other: _Run) -> bool:
     """Tell whether two runs may have lived at once, each in a folder of its own."""
     known = one.lock and other.lock and one.workdir != other.workdir
     return bool(known) and not conflict(one.lock, other.lock)
-
-
-def _time_of(path: str) -> Optional[float]:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return None

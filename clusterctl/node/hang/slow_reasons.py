@@ -8,8 +8,9 @@ from __future__ import annotations
 import glob
 import os
 import time
-from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from clusterctl.node.file_io import read_file
 from clusterctl.node.hang.gpus import throttled_gpus
 from clusterctl.node.hang.proc import swap_bytes
 from clusterctl.node.hang.quota import Quota, quota_of
@@ -152,7 +153,7 @@ def read(root: int) -> Reading:
     rank = {root} | processes.descendants([root], table)
     supervisor = os.getppid()  # this runs in a child of it
     run = {supervisor} | processes.descendants([supervisor], table)
-    busy, stolen = machine_time(read_text("/proc/stat"))
+    busy, stolen = machine_time(read_file("/proc/stat").decode("ascii", "replace"))
     return Reading(
         moment=time.monotonic(),
         busy=busy,
@@ -200,15 +201,6 @@ def _error_counters() -> Dict[str, int]:
 
 
 def _sum(paths: Iterable[str]) -> Optional[int]:
-    texts: List[str] = [read_text(path).strip() for path in paths]
+    texts = [read_file(path).strip() for path in paths]
     known = [int(text) for text in texts if text.isdigit()]
     return sum(known) if known else None
-
-
-def read_text(path: str) -> str:
-    """Return what a file of the kernel says; nothing if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

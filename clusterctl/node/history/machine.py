@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, NamedTuple, Optional, Tuple
 
+from clusterctl.node.file_io import read_file
 from clusterctl.node.run.samples.row import Machine
 
 _NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
@@ -45,7 +46,7 @@ def use_between(before: Counters, now: Counters, seconds: float) -> Machine:
 def memory() -> Tuple[Optional[int], Optional[int]]:
     """Return the bytes of all memory, and of what programs could still have."""
     found: Dict[str, int] = {}
-    for line in _text("/proc/meminfo").splitlines():
+    for line in read_file("/proc/meminfo").decode("ascii", "replace").splitlines():
         name, _, rest = line.partition(":")
         if name in ("MemTotal", "MemAvailable"):
             found[name] = 1024 * int(rest.split()[0])
@@ -53,7 +54,7 @@ def memory() -> Tuple[Optional[int], Optional[int]]:
 
 
 def _busy_ticks() -> Optional[int]:
-    words = _text("/proc/stat").split(None, 10)
+    words = read_file("/proc/stat").decode("ascii", "replace").split(None, 10)
     if len(words) < 9 or words[0] != "cpu":  # noqa: PLR2004
         return None
     user, nice, system, _idle, _wait, *rest = map(int, words[1:8])
@@ -63,7 +64,7 @@ def _busy_ticks() -> Optional[int]:
 def _network() -> Tuple[Optional[int], Optional[int]]:
     """Return what all cards have received and sent; in a container, what its interfaces have."""
     found = {}
-    for line in _text("/proc/net/dev").splitlines()[2:]:
+    for line in read_file("/proc/net/dev").decode("ascii", "replace").splitlines()[2:]:
         name, _, counts = line.partition(":")
         words = counts.split()
         if name.strip() != "lo" and len(words) > 8:  # noqa: PLR2004
@@ -81,20 +82,15 @@ def _disks() -> Tuple[Optional[int], Optional[int]]:
         disks = {name for name in os.listdir("/sys/block") if not name.startswith(_NOT_DISKS)}
     except OSError:
         return None, None
-    lines = (line.split() for line in _text("/proc/diskstats").splitlines())
+    lines = (
+        line.split()
+        for line in read_file("/proc/diskstats").decode("ascii", "replace").splitlines()
+    )
     counted = [words for words in lines if len(words) > 9 and words[2] in disks]  # noqa: PLR2004
     if not counted:
         return None, None
     read, written = (_SECTOR * sum(int(words[place]) for words in counted) for place in (5, 9))
     return read, written
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 _DEVICE = "/sys/class/net/%s/device"

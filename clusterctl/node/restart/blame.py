@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from typing import Dict
 
-from clusterctl.node.restart.judgement import RULES, AttemptEnd, Checks, first_cause
+from clusterctl.node.restart.judgement import AttemptEnd, Checks, first_cause
+from clusterctl.node.restart.rules import RULES
 
 XIDS = frozenset({
     46, 48, 54, 61, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, *range(144, 151), 155, 157,

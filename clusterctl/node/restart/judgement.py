@@ -10,12 +10,11 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from clusterctl.node.printed_cause import PrintedCause, cause_of
 from clusterctl.node.restart.agreement import Agreement, Checkpoint
 from clusterctl.node.restart.own_rules import Asked, FoundPatterns, asked_by
+from clusterctl.node.restart.rules import FRUITLESS, RULES, Rule
 from clusterctl.node.run.files.node_job import Restart
 
 NO_PROGRESS = 4
 """The exit code of a run that was ended because restarts brought it no further."""
-FRUITLESS = 3
-"""Restarts in a row without a newer checkpoint, after which a run ends."""
 WAITS = (1.0, 15.0, 60.0)
 """Seconds before a restart: longer each time, until a newer checkpoint is there.
 
@@ -93,18 +92,6 @@ class Decision(NamedTuple):
     """Of an end that has one of its own; None: that of the attempt."""
 
 
-class Rule(NamedTuple):
-    """What follows from a kind of cause."""
-
-    action: str
-    words: str
-    """What happened, for people."""
-    budget: int = FRUITLESS
-    """Restarts for such a cause until a newer checkpoint is there."""
-    repeats: bool = False
-    """The program's own doing: the same at the same step twice would come a third time."""
-
-
 class JudgedCause(NamedTuple):
     """Why an attempt ended."""
 
@@ -114,103 +101,6 @@ class JudgedCause(NamedTuple):
     """Where it was."""
     line: str = ""
     """What was printed; empty: nothing that tells."""
-
-
-def _rules() -> Dict[str, Rule]:
-    """Return kind of cause → rule, of those that `printed_cause` names and of silent ends."""
-    again = {
-        "connection": "a connection between nodes broke",
-        "nccl": "NCCL or InfiniBand failed",
-        "unreachable": "a node could not be reached",
-        "waited": "a rank did not come in time",
-        "killed": "it was killed by a signal from outside",
-        "name-resolution": "a name was not resolved",
-        "hub-unreachable": "the hub could not be reached",
-        "stale-handle": "a mount broke",
-        "port-taken": "the port was taken",
-        "gloo-thread": "a thread outlived Python",
-    }
-    repeats = {
-        "cuda-oom": "the GPU's memory was full",
-        "host-memory": "the host's memory was full",
-        "ray-memory": "the host's memory was full",
-        "ray-worker": "a worker of Ray died",
-        "shared-memory": "/dev/shm was full",  # noqa: S108  (words)
-        "device-assert": "a kernel failed on the GPU",
-        "processes": "no further process could be started",
-        "crashed": "the program crashed",
-        "exception": "the program failed",
-    }
-    without = {
-        "lost": "the node was lost",
-        "stuck": "processes on the node cannot be ended",
-        "ecc": "the GPU is faulty",
-        "gpu-lost": "the GPU is lost",
-        "driver-mismatch": "the GPU driver was updated while the old one was loaded",
-        "nvml": "NVML does not answer",
-        "no-gpu": "the GPUs are not there",
-        "gpu-busy": "the GPUs are in use",
-        "fabric": "the fabric of the GPUs is not up",
-        "no-space": "the disk is full",
-        "failed-write": "a checkpoint could not be written",
-        "io-error": "the disk fails",
-        "hang-node": "a node keeps its rank from running",
-    }
-    a_package = "a package is missing or does not fit"
-    versions = "the versions do not fit"
-    never = {
-        "no-torch": a_package,
-        "no-module": a_package,
-        "import-name": a_package,
-        "noexec": a_package,
-        "undefined-symbol": a_package,
-        "glibc": a_package,
-        "shared-library": a_package,
-        "ninja": a_package,
-        "extension-build": "an extension cannot be compiled",
-        "syntax": "the program has a syntax error",
-        "no-script": "the script does not exist",
-        "missing-file": "a file is missing",
-        "broken-file": "a file is broken",
-        "weights-only": "torch.load refused a file that has more than tensors",
-        "permission": "access was denied",
-        "checkpoint-pieces": "the checkpoint was saved by another number of ranks",
-        "hub-access": "the hub denies access",
-        "wandb-key": "a key is not set",
-        "quota": "the disk quota is used up",
-        "memlock": "memory cannot be locked",
-        "open-files": "too many files are open",
-        "no-interface": "an interface is not there",
-        "no-address": "an interface is not there",
-        "own-node": "the script connects to its own node",
-        "duplicate-gpu": "two ranks use one GPU",
-        "device-ordinal": "there are more ranks than GPUs",
-        "nccl-on-cpu": "NCCL needs GPUs",
-        "versions": versions,
-        "old-driver": versions,
-        "ray-options": "ray.init() has options of a new cluster",
-        "ray-version": versions,
-        "unused-parameter": "a parameter got no gradient",
-        "rank-mismatch": "the script sets other ranks",
-        "non-finite": "the loss is not finite",
-        "usage": "the command line is wrong",
-        "command": "the command cannot be run",
-        "stop": "the run was stopped",
-        "world": "ranks met elsewhere than planned",
-        "supervisor": "clusterctl's own process failed",
-        "start": "not all ranks joined in time",
-    }
-    rules = {kind: Rule("again", words) for kind, words in again.items()}
-    rules.update({kind: Rule("again", words, 2, repeats=True) for kind, words in repeats.items()})
-    rules.update({kind: Rule("without", words) for kind, words in without.items()})
-    rules.update({kind: Rule("end", words) for kind, words in never.items()})
-    rules["hang"] = Rule("again", "no rank showed a sign of life", 2)
-    rules["late"] = Rule("again", "not all ranks joined in time", 1)
-    return rules
-
-
-RULES = _rules()
-"""Kind of cause → what follows; each kind that `printed_cause` names is here."""
 
 
 def decide(

@@ -4,7 +4,6 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator
 
-from clusterctl.inventory.cluster import Node
 from clusterctl.inventory.wrap import DOCKER_LIKE
 from clusterctl.plan.command.launcher_flags import Start
 
@@ -86,14 +85,6 @@ def alone(
         )
 
 
-def fixed_address(start: Start) -> str:
-    """Return the address at which a launcher meets, if it is the script's own; empty: it is not."""
-    endpoint = start.value("--rdzv-endpoint")
-    address = endpoint.rpartition(":")[0] or endpoint
-    address = address or start.value("--master-addr", "--main-process-ip")
-    return "" if re.search(r"[$`]", address) or LOCAL.fullmatch(address) else address
-
-
 def _accelerate_alone(start: Start, counts: str) -> Iterator[tuple[str, str]]:
     if not counts:
         effect = f"unless its config has all nodes, {_ALONE}" if has_config(start) else _ALONE
@@ -102,18 +93,6 @@ def _accelerate_alone(start: Start, counts: str) -> Iterator[tuple[str, str]]:
     if start.has("--use-deepspeed") and way not in {"standard", "nossh"}:
         message = "with DeepSpeed accelerate starts the ranks of other nodes itself, by pdsh"
         yield message, "add --deepspeed_multinode_launcher standard"
-
-
-def without_cpu(start: Start, nodes: Collection[Node]) -> Iterator[tuple[str, str]]:
-    """Yield what keeps CPU ranks of accelerate apart: it tells each of them to look for GPUs."""
-    on_cpus = bool(nodes) and all(node.gpus_wanted == 0 for node in nodes)
-    given = start.has("--cpu", "--use-cpu", "--multi-gpu", "--use-fsdp", "--config-file")
-    if on_cpus and start.name == "accelerate launch" and not given and "--cpu" not in start.program:
-        message = (
-            f"accelerate launch without --cpu sets ACCELERATE_USE_CPU=False: {_ALONE},"
-            " unless the program calls Accelerator(cpu=True)"
-        )
-        yield message, "add --cpu"
 
 
 def has_config(start: Start) -> bool:

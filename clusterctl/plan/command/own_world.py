@@ -26,7 +26,7 @@ from clusterctl.plan.command.calls import (
 )
 from clusterctl.plan.command.launcher_flags import OURS, READ_ENVIRONMENT, Start, start_of
 from clusterctl.plan.command.nested import Typed, once_a_node
-from clusterctl.plan.command.nodes_apart import LOCAL, alone, fixed_address, has_config, without_cpu
+from clusterctl.plan.command.nodes_apart import LOCAL, alone, has_config
 from clusterctl.plan.command.shell import Step, read_script
 from clusterctl.values import dataclass
 
@@ -45,8 +45,8 @@ class Problem:
     """`train.sh:3`, or `command`."""
     message: str
     hint: str
-    fatal: bool
-    """Nothing in the script avoids it."""
+    fatal: bool = True
+    """It is certain; else `launch` only warns."""
 
 
 def once_per_node(cluster: Cluster) -> bool:
@@ -142,12 +142,13 @@ def _problems(script: _Script) -> Iterator[Problem]:
     last = {name: at for at, step in enumerate(script.steps) for name in step.kept}
     for at, step in enumerate(script.steps):
         if step.assigns:
-            later = frozenset(name for name, _ in step.assigned if last.get(name, -1) > at)
-            yield from _assignments(script, step, step.assigned, warned=later)
+            kept = tuple(each for each in step.assigned if last.get(each[0], -1) <= at)
+            yield from _assignments(script, step, kept)
             continue
         calls = calls_of(step, script.variables)
         for call in calls:
-            yield from _of_call(script, step, call)
+            if call.certain:
+                yield from _of_call(script, step, call)
         waits = any(call.words[:1] == ("wait",) for call in calls)
         if not waits and all(map(_is_trivial, script.steps[at + 1 :])):
             yield from _left_behind(script, step, calls)
@@ -161,38 +162,27 @@ def _is_trivial(step: Step) -> bool:
 
 
 def _assignments(
-    script: _Script,
-    step: Step,
-    assigned: tuple[tuple[str, str], ...],
-    *,
-    warned: frozenset[str] = frozenset(),
+    script: _Script, step: Step, assigned: tuple[tuple[str, str], ...]
 ) -> Iterator[Problem]:
-    """Find what each node should have from clusterctl, and gets from the script.
-
-    For the variables in `warned` that may be of no consequence.
-    """
+    """Find what each node should have from clusterctl, and gets from the script."""
     names = _names_set(script.cluster) & {"NNODES", "NODE_RANK", "MASTER_ADDR"}
     if not once_per_node(script.cluster):
         names |= _names_set(script.cluster) & {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
-    for name, value in assigned:
-        if script.nodes == 1 or name not in names or name in re.findall(r"\w+", value):
+    for name, value in assigned if step.sure and script.nodes != 1 else ():
+        if name not in names or re.search(r"[$`]", value):
             continue
-        literal = not re.search(r"[$`]", value)
-        if value == str(script.nodes) and name == "NNODES":
+        right = value == str(script.nodes) if name == "NNODES" else not LOCAL.fullmatch(value)
+        if right and name in {"NNODES", "MASTER_ADDR"}:
             continue
-        if name == "WORLD_SIZE" and not literal:
-            continue  # a sum of the script's own
-        certain = literal and (name != "MASTER_ADDR" or bool(LOCAL.fullmatch(value)))
         # Such as $1, if the script gets no word.
         empty = "" if value else " (to nothing)"
-        effect = f"{name}={value}{empty} on every node" if literal else name
         yield Problem(
             where=script.where(step.line),
-            message=f"it sets {effect}, which clusterctl sets for each node",
+            message=f"it sets {name}={value}{empty} on every node, which clusterctl sets for each"
+            " node",
             hint=f'remove the assignment, or write {name}="${{{name}:-{value}}}"'
-            if literal and value
+            if value
             else f"remove the assignment of {name}",
-            fatal=step.sure and certain and name not in warned,
         )
 
 
@@ -200,19 +190,12 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
     start = start_of(call.words)
     where = script.where(step.line)
     program = posixpath.basename(call.words[0]) if call.words else ""
-    runs = (
-        start is not None or PYTHON.fullmatch(program) or script_in(call.words)[0].endswith(SCRIPTS)
-    )
-    if call.remote and runs:
-        what = f"{call.remote} starts {program}"
-        yield _reaches_others(script, where, call, what, fatal=_may_be_ours(script, call))
-        return
-    if start is None:
-        if call.words:
-            yield from _assignments(script, step, call.env, warned=OURS)
+    if call.remote and _may_be_ours(script, call):
+        yield _reaches_others(script, where, call, f"{call.remote} starts {program}")
+    if call.remote or start is None:
         return
     if script.nodes != 1 and _has_hosts(start):
-        yield _reaches_others(script, where, call, f"{start.name} starts ranks", fatal=True)
+        yield _reaches_others(script, where, call, f"{start.name} starts ranks")
     elif launchers.find_launcher(script.cluster.job.launcher).one_driver:
         return  # it runs once, on the master
     elif not once_per_node(script.cluster):
@@ -220,30 +203,14 @@ def _of_call(script: _Script, step: Step, call: Call) -> Iterator[Problem]:
             where=where,
             message=f"every rank runs this script, and so starts {start.name} of its own",
             hint=_way_out(script, call, once=True),
-            fatal=call.certain,
         )
     elif script.nodes != 1:
         if start.name.split()[0] in READ_ENVIRONMENT:
             yield from _assignments(script, step, call.env)
         for message, fix in alone(start, script.nodes, script.variables, call.around):
-            way = _way_out(script, call, once=False)
-            fatal = call.sure and not has_config(start)
-            yield Problem(where=where, message=message, hint=fix + way, fatal=fatal)
-        yield from _warnings(script, where, start)
-
-
-def _warnings(script: _Script, where: str, start: Start) -> Iterator[Problem]:
-    """Find an address that is not the master's, and CPU ranks apart, as far as is known here."""
-    for message, fix in without_cpu(start, script.cluster.nodes):
-        yield Problem(where=where, message=message, hint=fix, fatal=False)
-    address, master = fixed_address(start), script.cluster.nodes[0]
-    if address and address not in {master.name, master.host, master.address}:
-        yield Problem(
-            where=where,
-            message=f"the ranks of {start.name} meet at {address}, and not at the planned address",
-            hint=f'write "$MASTER_ADDR" instead of {address}',
-            fatal=False,
-        )
+            hint = fix + _way_out(script, call, once=False)
+            if call.sure:
+                yield Problem(where=where, message=message, hint=hint, fatal=not has_config(start))
 
 
 def _has_hosts(start: Start) -> bool:
@@ -268,7 +235,9 @@ def _has_hosts(start: Start) -> bool:
 def _may_be_ours(script: _Script, call: Call) -> bool:
     """Tell whether a program starts what looks like a rank on another node of the run."""
     host = call.host.rpartition("@")[2]
-    if script.nodes == 1:
+    program = posixpath.basename(call.words[0]) if call.words else ""
+    shell = script_in(call.words)[0].endswith(SCRIPTS)
+    if script.nodes == 1 or not (shell or start_of(call.words) or PYTHON.fullmatch(program)):
         return False
     if not host or re.search(r"[$`]", host):
         return start_of(call.words) is not None
@@ -279,30 +248,26 @@ def _may_be_ours(script: _Script, call: Call) -> bool:
     return any(names & {each.name, each.host, each.address} for each in script.cluster.nodes)
 
 
-def _reaches_others(script: _Script, where: str, call: Call, what: str, *, fatal: bool) -> Problem:
+def _reaches_others(script: _Script, where: str, call: Call, what: str) -> Problem:
     return Problem(
         where=where,
         message=f"{what} on other machines, where clusterctl cannot see or stop them:"
         " clusterctl itself starts every node",
         hint=shlex.join(Typed.of(call, script.cluster).words()),
-        fatal=fatal and call.certain,
     )
 
 
 def _left_behind(script: _Script, step: Step, calls: tuple[Call, ...]) -> Iterator[Problem]:
     """Find a training that nothing waits for at the end of a script."""
     for call in calls:
-        program = posixpath.basename(call.words[0]) if call.words else ""
         start = start_of(call.words)
-        if call.detached and not call.remote and (start or PYTHON.fullmatch(program)):
-            name = start.name if start else program
+        if start and call.certain and call.detached and not call.remote:
             yield Problem(
                 where=script.where(step.line),
-                message=f"{name} is left in the background at the end: when the script ends,"
+                message=f"{start.name} is left in the background at the end: when the script ends,"
                 " clusterctl ends what it started",
                 hint="start it in the foreground (without `nohup`, `&` and `-d`), or add `wait`;"
                 " `clusterctl launch --detach -- …` leaves the whole run alone",
-                fatal=call.certain and start is not None,
             )
 
 
@@ -331,7 +296,7 @@ def _way_out(script: _Script, call: Call, *, once: bool) -> str:
     fixes: list[str] = []
     if start and script.nodes != 1:
         apart = alone(start, script.nodes, script.variables, call.around)
-        fixes = [fix for _, fix in (*apart, *without_cpu(start, script.cluster.nodes))]
+        fixes = [fix for _, fix in apart]
     if not fixes:
         return f"to run it once per node: {again}"
     return f"to run it once per node: {'; '.join(fixes)}; then: {again}" + (

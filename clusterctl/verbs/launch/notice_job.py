@@ -18,10 +18,8 @@ from clusterctl.plan.command import own_world
 from clusterctl.plan.command.calls import in_folder
 from clusterctl.plan.command.entry_script import (
     assigns_local,
-    fixed_rank,
     local_endpoints,
     local_rank_flag,
-    other_rank,
     own_launches,
     rendezvous_assignments,
     submits_jobs,
@@ -201,22 +199,6 @@ def _among_several(
     script: str, text: str, args: list[str], nodes: int
 ) -> Iterator[own_world.Problem]:
     """Yield what keeps the ranks of several nodes from each other; 0: Slurm chooses how many."""
-    line, name = other_rank(text)
-    if line:
-        yield own_world.Problem(
-            where=f"{script}:{line}",
-            message=f"it reads {name}, which clusterctl does not set, and never RANK: each rank"
-            " may train alone",
-            hint="""read RANK and WORLD_SIZE: int(os.environ["RANK"])""",
-            fatal=False,
-        )
-    if fixed := fixed_rank(args):
-        yield own_world.Problem(
-            where="command",
-            message=f"{script} gets {fixed} on every node: the ranks may not meet",
-            hint=f"leave out {fixed}, if the program reads RANK, as with init_method env://",
-            fatal=False,
-        )
     for line, endpoint in local_endpoints(text, args):
         yield own_world.Problem(
             where=f"{script}:{line}",

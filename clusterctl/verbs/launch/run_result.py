@@ -1,17 +1,20 @@
 """How a followed run ended: its state, who ended it, and what launch exits with."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from clusterctl.errors import LaunchRefused, NodeError
+from clusterctl.model.from_json import from_json
+from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
 from clusterctl.values import dataclass
 from clusterctl.verbs.events import Event
 from clusterctl.verbs.launch.join_monitor import StartTimeout
 from clusterctl.verbs.runs.join_failure import join_failure, why_ended, with_late_nodes
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.verbs.runs.run_log import RunLog
-from clusterctl.verbs.runs.run_state import BAD_ENDS
+from clusterctl.verbs.runs.run_state import BAD_ENDS, staying
 from clusterctl.verbs.runs.run_status import RunStatus, view_of
 from clusterctl.wire import SCHEMA, plain
 
@@ -80,6 +83,32 @@ def remember_seen(records: Records, record: RunRecord, view: RunStatus) -> None:
         code, by = _exit(view)
         seen = RunResult(view=view, exit_code=code, ended_by=by)
         records.write_end(record, {**seen.document(), "ended": view.ended})
+
+
+def corrected_end(view: RunStatus) -> RunEnd | None:
+    """The remembered end as all nodes tell it now; None: nothing new is known of it.
+
+    That a node was lost may only show when it answers again, by then rebooted; or that one
+    which was cut off finished.
+    """
+    end, cause = view.remembered, view.first_cause
+    if end is None or view.silent:
+        return None
+    old = end.first_cause
+    finished = end.state == "lost" and all(one.state == "finished" for one in staying(view.nodes))
+    lost = cause is not None and cause.kind == "node-lost"
+    if not finished and (not lost or (old is not None and old.kind == "node-lost")):
+        return None
+    was = PastEnd(state=end.state, ended_by=end.ended_by, first_cause=old, exit_code=end.exit_code)
+    why = f"{cause.node}: {cause.message}" if cause else "every node finished"
+    return replace(
+        end,
+        state=view.state,
+        ended_by=view.ended_by,
+        first_cause=from_json(RecordedCause, plain(cause), "first_cause") if cause else None,
+        exit_code=0 if finished else LaunchRefused.exit_code,
+        corrected=Correction(time=time.time(), why=why, was=was),
+    )
 
 
 def _exit(view: RunStatus) -> tuple[int, str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from clusterctl.errors import LaunchRefused, NodeError
+from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
 from clusterctl.logs.progress_line import JobProgress, progress_of, with_total_of
 from clusterctl.model.checkpoint import Checkpoint
-from clusterctl.model.from_json import from_json
 from clusterctl.model.node_run import (
     Again,
     Fell,
@@ -27,7 +25,7 @@ from clusterctl.model.node_run import (
     Waits,
 )
 from clusterctl.model.quarantine import Quarantined
-from clusterctl.model.run_record import Correction, PastEnd, RecordedCause, RunEnd
+from clusterctl.model.run_record import RunEnd
 from clusterctl.model.verdict import Verdict
 from clusterctl.safe_text import strip_controls
 from clusterctl.values import dataclass
@@ -44,6 +42,16 @@ from clusterctl.verbs.runs.run_state import (
     staying,
 )
 from clusterctl.wire import SCHEMA, plain
+
+_TOLD = (
+    "run", "cluster", "state", "began", "ended", "command", "ray", "slurm", "last_line", "restarts",
+    "attempt", "attempts", "again", "waits", "time_left_s", "hung", "verdict", "false_alarms",
+    "alone", "quarantined", "checkpoint",
+)  # fmt: skip
+_TOLD_IF_ANY = (
+    "name", "ended_by", "restart_reason", "no_restart", "notify_problem", "checkpoints",
+)  # fmt: skip
+"""What `status --json` prints under its own name; of these null, if it is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,36 +319,6 @@ class RunStatus:
             cause = known_cause(cause, old)
         return replace(self, remembered=end, first_cause=cause)
 
-    @property
-    def corrected_end(self) -> RunEnd | None:
-        """The remembered end as all nodes tell it now; None: nothing new is known of it.
-
-        That a node was lost may only show when it answers again, by then rebooted; or that one
-        which was cut off finished.
-        """
-        end, cause = self.remembered, self.first_cause
-        if end is None or self.silent:
-            return None
-        old = end.first_cause
-        finished = end.state == "lost" and all(
-            one.state == "finished" for one in staying(self.nodes)
-        )
-        lost = cause is not None and cause.kind == "node-lost"
-        if not finished and (not lost or (old is not None and old.kind == "node-lost")):
-            return None
-        was = PastEnd(
-            state=end.state, ended_by=end.ended_by, first_cause=old, exit_code=end.exit_code
-        )
-        why = f"{cause.node}: {cause.message}" if cause else "every node finished"
-        return replace(
-            end,
-            state=self.state,
-            ended_by=self.ended_by,
-            first_cause=from_json(RecordedCause, plain(cause), "first_cause") if cause else None,
-            exit_code=0 if finished else LaunchRefused.exit_code,
-            corrected=Correction(time=time.time(), why=why, was=was),
-        )
-
     def document(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
         ranks = [
@@ -353,38 +331,13 @@ class RunStatus:
             cause["exit_status"] = self.first_cause.exit_status if self.first_cause else None
         return {
             "schema": SCHEMA,
-            "run": self.run,
-            "cluster": self.cluster,
-            "name": self.name or None,
-            "state": self.state,
-            "ended_by": self.ended_by or None,
-            "began": self.began,
-            "ended": self.ended,
-            "command": list(self.command),
+            **{name: plain(getattr(self, name)) for name in _TOLD},
+            **{name: getattr(self, name) or None for name in _TOLD_IF_ANY},
             "nodes": [answer.document() for answer in self.nodes],
             "ranks": sorted(ranks, key=lambda rank: int(rank["rank"])),
-            "ray": plain(self.ray),
-            "slurm": plain(self.slurm),
-            "last_line": plain(self.last_line),
             "progress": plain(self.pace),
-            "restarts": self.restarts,
-            "attempt": self.attempt,
-            "attempts": self.attempts,
-            "restart_reason": self.restart_reason or None,
-            "again": plain(self.again),
-            "waits": plain(self.waits),
-            "no_restart": self.no_restart or None,
-            "time_left_s": self.time_left_s,
-            "notify_problem": self.notify_problem or None,
-            "hung": plain(self.hung),
-            "verdict": plain(self.verdict),
-            "false_alarms": self.false_alarms,
             "stragglers": [{**plain(one), "node": node} for node, one in self.stragglers],
-            "alone": list(self.alone),
             "fell": [{**plain(one), "node": node} for node, one in self.fell],
-            "quarantined": plain(self.quarantined),
-            "checkpoints": self.checkpoints or None,
-            "checkpoint": plain(self.checkpoint),
             "first_cause": cause,
         }
 

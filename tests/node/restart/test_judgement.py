@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from clusterctl.node.printed_cause import CAUSES, cause_of
 from clusterctl.node.restart.agreement import Agreement, Checkpoint
 from clusterctl.node.restart.judgement import (
-    FRUITLESS,
     NO_PROGRESS,
-    RULES,
     WAITS,
     AttemptEnd,
     Decision,
@@ -26,6 +24,7 @@ from clusterctl.node.restart.judgement import (
     first_cause,
 )
 from clusterctl.node.restart.own_rules import FoundPatterns
+from clusterctl.node.restart.rules import FRUITLESS, RULES
 
 TEXTS: list[str] = [
     str(entry["text"])

@@ -13,7 +13,8 @@ import pytest
 from clusterctl.node.peer_link.peer import ADMITTED, Peer
 from clusterctl.node.peer_link.peers import Peers
 from clusterctl.node.peer_link.restart_messages import parse_again
-from clusterctl.node.restart.judgement import FRUITLESS, NO_PROGRESS
+from clusterctl.node.restart.judgement import NO_PROGRESS
+from clusterctl.node.restart.rules import FRUITLESS
 from clusterctl.node.run.processes.boot import uptime
 from clusterctl.node.run.processes.processes import key_of
 from clusterctl.node.supervisor import decide_next

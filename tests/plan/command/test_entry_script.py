@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from clusterctl.plan.command.entry_script import (
     assigns_local,
-    fixed_rank,
     local_endpoints,
     local_rank_flag,
     own_launches,
@@ -90,6 +89,8 @@ def test_what_keeps_the_launcher_s_value_is_left_alone(line: str) -> None:
         ('dist.init_process_group("nccl", init_method=args.dist_url)', ""),
         ('p.add_argument("--dist-url", default="tcp://10.0.0.1:23456")', ""),
         ('p.add_argument("--given", default="tcp://127.0.0.1:2")', ""),
+        ('p.add_argument(\n    "--given",\n    default="tcp://127.0.0.1:2",\n)', ""),
+        ('init_process_group(\n    "nccl",\n    "tcp://[::1]:2",\n)', "tcp://[::1]:2"),
         ('print("tcp://localhost:1")', ""),
         ('dist.init_process_group("nccl")', ""),
         ("this is no Python", ""),
@@ -101,58 +102,6 @@ def test_an_endpoint_at_localhost_is_found(line: str, endpoint: str) -> None:
 
 
 DEEP = "init_process_group('x', " + " + ".join(["'tcp://'"] * 900) + ")"
-SPAWN = """\
-import torch.multiprocessing as mp
-
-HOST = "127.0.0.1"
-
-def worker(rank, url, world):
-    dist.init_process_group("nccl", init_method=url, rank=rank, world_size=world)
-
-if __name__ == "__main__":
-    port = find_free_port()
-    address = f"tcp://{HOST}:{port}"
-    mp.spawn(worker, nprocs=8, args=(address, 8))
-"""
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        SPAWN,
-        SPAWN.replace('f"tcp://{HOST}:{port}"', '"tcp://" + HOST + ":" + str(port)'),
-        SPAWN.replace("mp.spawn(worker, nprocs=8, args=(address, 8))", "worker(0, address, 8)"),
-        SPAWN.replace("mp.spawn(worker, nprocs=8,", "mp.start_processes(fn=worker,"),
-        SPAWN.replace("init_method=url", "url"),
-    ],
-)  # fmt: skip
-def test_an_endpoint_in_a_variable_is_followed_to_localhost(script: str) -> None:
-    assert local_endpoints(script) == ((6, "tcp://127.0.0.1"),)
-
-
-@pytest.mark.parametrize(("times", "found"), [(4, 1), (5, 0)])
-def test_a_variable_is_followed_through_few_assignments(times: int, found: int) -> None:
-    script = 'url = "tcp://localhost:1"\n' * times + "init_process_group(init_method=url)"
-    assert len(local_endpoints(script)) == found
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        SPAWN.replace('"127.0.0.1"', 'os.environ["MASTER_ADDR"]'),
-        SPAWN.replace("    port =", '    HOST = os.environ["MASTER_ADDR"]\n    port ='),
-        SPAWN.replace("    port =", "    for HOST in hosts:\n        pass\n    port ="),
-        SPAWN + "    worker(0, sys.argv[1], 8)\n",
-        SPAWN + "    worker(*given)\n",
-        SPAWN.replace("nprocs=8, args=(address, 8)", "nprocs=8, args=given"),
-        "url = url\ninit_process_group(init_method=url)",
-        "def setup(url):\n    init_process_group(init_method=url)\nurl = 'tcp://localhost:1'",
-        # Each way through the assignments would be followed.
-        "url = 'tcp'\n" + "url = url + 'x'\n" * 60 + "init_process_group(init_method=url)",
-    ],
-)
-def test_an_endpoint_that_the_script_does_not_tell_is_left_alone(script: str) -> None:
-    assert local_endpoints(script) == ()
 
 
 @given(st.text() | st.sampled_from(["(" * 10_000, "-" * 10_000 + "1", "a." * 10_000 + "a", DEEP]))
@@ -180,7 +129,7 @@ def test_an_address_of_each_nodes_own_is_told_from_others(line: str, *, local: b
     ("line", "words"),
     [
         ("LaunchConfig(1, 1, 8)", "--nnodes=1"),
-        ("LaunchConfig(min_nodes=ONE, max_nodes=ONE, nproc_per_node=8)", "--nnodes=1"),
+        ("LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=8)", "--nnodes=1"),
         ("LaunchConfig(min_nodes=n, max_nodes=1, nproc_per_node=8)", "--nnodes=1"),
         ("LaunchConfig(1, 4, 8)", "--nnodes=1:4"),
         ("LaunchConfig(n, n, 8, rdzv_backend='c10d')", "--rdzv-endpoint=localhost"),
@@ -193,7 +142,7 @@ def test_an_address_of_each_nodes_own_is_told_from_others(line: str, *, local: b
     ],
 )
 def test_how_a_program_starts_ranks_itself_is_found(line: str, words: str) -> None:
-    text = f"ONE = 1\ndef main():\n    x = {line}\n    if debug:\n        LaunchConfig(1, 1, 1)"
+    text = f"import os\ndef main():\n    x = {line}\n    if debug:\n        LaunchConfig(1, 1, 1)"
     ((number, _, found),) = own_launches(text)
     assert (number, " ".join(found)) == (3, words)
 
@@ -215,11 +164,3 @@ def test_a_flag_that_torchrun_does_not_give_is_found(text: str, line: int) -> No
 def test_a_script_that_submits_jobs_is_found() -> None:
     assert submits_jobs("import submitit\nexecutor.submit(f)\n") == 2
     assert submits_jobs("executor.submit(f)  # of concurrent.futures\n") == 0
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [("--world-size 2 --rank 0", "--rank 0"), ("--node_rank=1", "--node_rank 1"), ("--rank r", "")],
-)
-def test_a_rank_that_all_nodes_get_is_found(args: str, words: str) -> None:
-    assert fixed_rank(args.split()) == words

@@ -187,23 +187,6 @@ def test_a_script_that_would_train_apart_is_refused_by_its_line(form: str) -> No
     assert found[0].hint
 
 
-@pytest.mark.parametrize(
-    ("flag", "named"),
-    [
-        ("--master_addr=192.168.1.100", "192.168.1.100"),
-        ("--rdzv-backend=c10d --rdzv-endpoint=gpu9:29500", "gpu9"),
-        ("--master_addr=$MASTER_ADDR", ""),
-        ("--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:29500", ""),
-        ("--master_addr=MASTER", ""),
-    ],
-)
-def test_an_address_of_the_scripts_own_is_a_warning(flag: str, named: str) -> None:
-    script = f"torchrun --nnodes=2 --node_rank=$NODE_RANK {flag} t.py"
-    found = problems(script.replace("MASTER ", LAB.nodes[0].host + " "), "bash run.sh 0")
-    assert [(one.where, one.fatal) for one in found] == [("run.sh:1", False)] * bool(named)
-    assert all(f"meet at {named}, and not at the planned" in one.message for one in found)
-
-
 RIGHT = {
     "flags of ours": 'torchrun --nnodes "$NNODES" --node-rank "$NODE_RANK" --master-addr'
     ' "$MASTER_ADDR" --master-port "$MASTER_PORT" --nproc-per-node 8 t.py',
@@ -265,9 +248,8 @@ def test_on_one_node_it_is_no_problem(form: str) -> None:
     assert problems(WRONG[form][0], cluster=ONE) == []
 
 
-@pytest.mark.parametrize("form", ["ssh", "background"])
-def test_what_a_run_does_not_see_is_a_problem_on_one_node_too(form: str) -> None:
-    assert problems(WRONG[form][0], cluster=ONE)
+def test_what_ends_with_the_script_is_a_problem_on_one_node_too() -> None:
+    assert problems(WRONG["background"][0], cluster=ONE)
 
 
 UNSURE = {
@@ -285,8 +267,6 @@ UNSURE = {
     "arguments": "NNODES=1\nMASTER_ADDR=localhost\nwhile getopts n:m: o; do case $o in\n"
     "  n) NNODES=$OPTARG;;\n  m) MASTER_ADDR=$OPTARG;;\nesac; done\ntorchrun --nnodes $NNODES t.py",
     "input": "NODE_RANK=0\nread -r NODE_RANK < rank\ntorchrun t.py",
-    "accelerate's config": "accelerate launch --config_file fsdp.yaml t.py",
-    "accelerate's config, the same rank": "accelerate launch --machine_rank 0 t.py",
     "a tool with variables": "NNODES=1 NODE_RANK=0 python convert.py\ntorchrun t.py",
     "ssh elsewhere": "ssh login.example.com torchrun t.py",
     "ssh to a variable": "ssh $STORAGE python index.py",
@@ -297,25 +277,15 @@ UNSURE = {
 
 
 @pytest.mark.parametrize("form", UNSURE)
-def test_what_a_condition_or_a_default_decides_is_a_warning(form: str) -> None:
-    found = problems(UNSURE[form])
+def test_what_a_condition_or_a_default_decides_is_left_to_the_run(form: str) -> None:
+    assert problems(UNSURE[form]) == []
+
+
+@pytest.mark.parametrize("flags", ["--config_file fsdp.yaml", "--machine_rank 0"])
+def test_what_a_config_of_accelerate_may_have_is_a_warning(flags: str) -> None:
+    found = problems(f"accelerate launch {flags} t.py")
     assert found
     assert not any(each.fatal for each in found)
-
-
-ACCELERATE = f"{RIGHT['accelerate']} --lr 1"
-
-
-def test_accelerate_without_cpu_is_a_warning_on_nodes_without_gpus() -> None:
-    cpus = Cluster(name="lab", nodes=(node(0, gpus=0), node(1, gpus=0)))
-    (found,) = problems(ACCELERATE, cluster=cpus)
-    assert "each node would train alone" in found.message
-    assert (found.hint, found.fatal) == ("add --cpu", False)
-    assert problems(ACCELERATE) == []
-    for line in (f"{ACCELERATE} --cpu", ACCELERATE.replace("launch", "launch --cpu")):
-        assert problems(line, cluster=cpus) == []
-    (every, *_) = problems("accelerate launch t.py", cluster=cpus, options=Options())
-    assert '--main_process_port "$MASTER_PORT"; add --cpu; then: ' in every.hint
 
 
 @pytest.mark.parametrize("word", ["source", "."])
@@ -454,11 +424,9 @@ def test_a_script_in_workdir_is_read_here_and_named_as_here(command: str) -> Non
     assert found.where == "run.sh:1"
 
 
-def test_a_script_that_only_a_condition_starts_is_a_warning() -> None:
-    (found,) = problems(
-        "[ $NNODES -gt 1 ] || bash one.sh", files={"one.sh": "torchrun --standalone t.py"}
-    )
-    assert (found.where, found.fatal) == ("one.sh:1", False)
+def test_a_script_that_only_a_condition_starts_is_left_to_the_run() -> None:
+    files = {"one.sh": "torchrun --standalone t.py"}
+    assert problems("[ $NNODES -gt 1 ] || bash one.sh", files=files) == []
 
 
 def test_the_command_itself_is_judged_if_it_runs_once_per_node() -> None:

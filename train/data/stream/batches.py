@@ -13,13 +13,13 @@ from typing import Any
 
 from train.config.batch_size import BatchSize
 from train.config.config import Config
-from train.data import dataset, hub, images, token_cache, tokenizer_workers
+from train.data import dataset, hub, tally, token_cache, tokenizer_workers
 from train.data.batches import Batches, Pool, Position, Step
 from train.data.collate import MULTIPLE, Batch
 from train.data.dataset import Corpus, Tokenizer
 from train.data.fingerprint import nothing
 from train.data.mixture import Mixture, Sizes
-from train.data.progress import Phase, Reporter
+from train.data.progress import Phase
 from train.data.stream import windows
 from train.data.stream.windows import Maker, Place, Source
 from train.data.token_store import Ints
@@ -51,10 +51,7 @@ def prepare(
     located, *held_out = dataset.locate(config)
     load = Tokenizer(model, config, tokenizer)
     evaluation = [
-        dataset.open_set(
-            config, env, model, each, load, check, Reporter(dataset=each.label, report=report)
-        )
-        for each in held_out
+        dataset.open_set(config, env, model, each, load, check, report) for each in held_out
     ]
     source = Source.of(config, located, load, attempt)
     if env.local_rank == 0:
@@ -62,7 +59,7 @@ def prepare(
     place, notes = Place(), []
     while True:
         window = source.open(place, makes=env.local_rank == 0, check=check)
-        notes += dataset.notes_of(f"{located.label}, first lines", config, [window.about])
+        notes += tally.notes_of(f"{located.label}, first lines", config, [window.about])
         if len(window.tokens):
             break
         place = window.next
@@ -77,7 +74,7 @@ def prepare(
         eval=Mixture([samples for _, samples, _ in evaluation]) if evaluation else None,
         key=hashlib.sha256("".join(keys).encode()).hexdigest(),
         notes=(*notes, *dataset.files_taken([located, *held_out])),
-        vision=getattr(load(), "vision", None) if images.has_processor(model) else None,
+        vision=load.vision,
         source=source,
     )
 
@@ -179,9 +176,9 @@ class Stream(Batches):
             return self._now[place]
         window = self._source.open(place, makes=self._env.local_rank == 0, check=self._check)
         label = self._source.located.label
-        dataset.notes_of(label, self._config, [window.about], before=bad)
+        tally.notes_of(label, self._config, [window.about], before=bad)
         if self._env.rank == 0:
-            for _, where, reason in window.about["bad"][: dataset.SHOWN]:
+            for _, where, reason in window.about["bad"][: tally.SHOWN]:
                 print(f"left out: {where}: {reason}", flush=True)
         if window.about["largest"] >= self._vocabulary:
             wanted = f"an embedding for token {window.about['largest']} of the data"

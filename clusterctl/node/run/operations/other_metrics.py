@@ -6,7 +6,7 @@ import json
 import os
 from bisect import bisect_right
 
-from clusterctl.node.file_io import find_end, list_folder, read_end, read_json
+from clusterctl.node.file_io import find_end, list_folder, modified, read_end, read_json
 from clusterctl.node.run.files.progress import own_progress, progress_in
 from clusterctl.node.run.files.run_paths import NodePaths, times_of
 from clusterctl.node.run.operations.status import parse_times
@@ -62,20 +62,13 @@ def _trainer_state(paths: NodePaths, folders: Sequence[str]) -> str:
         for folder in folders
         for each in ("", *(n for n in list_folder(folder) if n.startswith("checkpoint-")))
     ]
-    began, ended = (_modified(path) for path in (paths.job, paths.end))
-    found = [(_modified(name), name) for name in names]
+    began, ended = (modified(path) for path in (paths.job, paths.end))
+    found = [(modified(name), name) for name in names]
     until = ended + _SLACK_SECONDS if ended else float("inf")
     return max(
         ((at, name) for at, name in found if began - _SLACK_SECONDS <= at <= until),
         default=(0.0, ""),
     )[1]
-
-
-def _modified(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
 
 
 def _printed(log: str, patterns: Sequence[str]) -> Rows:

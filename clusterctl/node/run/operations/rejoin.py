@@ -7,7 +7,7 @@ import os
 from typing import Iterator, List
 
 from clusterctl.node.agent.call_channel import OperationError
-from clusterctl.node.file_io import read_json
+from clusterctl.node.file_io import read_file, read_json
 from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.node_run import LocalRun
@@ -50,7 +50,7 @@ def continued_folder(paths: NodePaths) -> Iterator[None]:
     changed = (
         paths.end, paths.job, paths.hostfile, paths.agent, paths.processes, paths.supervisor,
     )  # fmt: skip
-    before = {path: _read(path) for path in changed}
+    before = {path: read_file(path) for path in changed}
     if read_json(paths.job).get("boot_id") != boot_id():
         _remove(paths.processes)  # of before the reboot: the same numbers are other processes
     _remove(paths.end)
@@ -61,14 +61,6 @@ def continued_folder(paths: NodePaths) -> Iterator[None]:
         for path, content in before.items():
             _restore(path, content)
         raise
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
 
 
 def _remove(path: str) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 
 from clusterctl.node.agent.call_channel import CallChannel, OperationError
-from clusterctl.node.file_io import find_end, read_end, read_json
+from clusterctl.node.file_io import find_end, modified, read_end, read_json
 from clusterctl.node.run.files.own_agent import hand_over
 from clusterctl.node.run.files.run_paths import (
     NodePaths,
@@ -191,15 +191,7 @@ def node_status(paths: NodePaths) -> Dict[str, Any]:
 
 def _begins(paths: NodePaths) -> bool:
     """Tell whether the supervisor may not have written its first record yet: a node may be busy."""
-    return time.time() - _job_written(paths) < START_SECONDS
-
-
-def _job_written(paths: NodePaths) -> float:
-    """Return when this attempt began, which is when its job was written; 0: not known."""
-    try:
-        return os.stat(paths.job).st_mtime
-    except OSError:
-        return 0.0
+    return time.time() - modified(paths.job) < START_SECONDS
 
 
 def _end_of(shown: Dict[str, Any]) -> Dict[str, Any]:
@@ -230,7 +222,7 @@ def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
     path = os.path.join(paths.folder, log)
     now = time.time()
     # Between two attempts nothing was printed: how fast it is shows in the newest alone.
-    began = _job_written(paths)
+    began = modified(paths.job)  # each attempt writes it
     times = [one for one in _last_times(path) if one[0] >= began]
     begin, end = find_end(path, END_BYTES)
     lines = _told_lines(end)
