@@ -116,9 +116,12 @@ def put_blamed(
     since = min(blame.time, now)
     until = since + USUAL
     for one in entries:
+        # The machine that failed the run had the key of the first entry, whatever is there now.
+        if one.run == blame.run and one.is_at(machine):
+            return entries
         if one.is_of(machine):
             stays = one.lasts(now) and until <= one.until
-            if one.run == blame.run or stays or launched <= (one.removed or 0.0):
+            if stays or launched <= (one.removed or 0.0):
                 return entries
     if until <= now:
         return entries

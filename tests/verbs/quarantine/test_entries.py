@@ -133,3 +133,11 @@ def test_the_entries_and_their_texts_are_bounded() -> None:
     assert len(entries) == MOST
     assert entries[0].node == "gpu5"
     assert len(entries[0].reason) == 500
+
+
+def test_a_run_that_is_shown_again_does_not_blame_the_machine_that_replaced_its_node() -> None:
+    entries = blame_at((), NOW - 5)
+    new = machine("gpu1", "lab", "SHA256:new")
+    assert put_blamed(entries, new, blame(NOW - 5), launched=NOW - 99, now=NOW + 60) is entries
+    again = put_blamed(entries, new, blame(NOW + 50, "lab-2"), launched=NOW + 9, now=NOW + 60)
+    assert known_against(again, new, NOW + 60) is not None
