@@ -331,6 +331,19 @@ def test_the_grace_of_the_flag_goes_before_the_jobs(grace: float | None, told: f
     assert [(order["run"], order["node"]) for order in orders] == [(RUN, "a"), (RUN, "b")]
 
 
+@pytest.mark.parametrize(("had_run", "code"), [(False, 3), (True, 0), (None, 0)])
+def test_another_machine_in_a_nodes_place_proves_nothing(
+    *, had_run: bool | None, code: int
+) -> None:
+    there = [Message({"gone": True, "left": [], "port_free": True, "had_run": had_run})]
+    pool = FakePool(CLUSTER, {"a": {"stop": there}, "b": {"stop": there}})
+    _, result = finish(stop, pool, RUN, CLUSTER, launched_on={"b": "old-b"})
+    assert result.exit_code == code
+    failures = [node.failure for node in result.nodes]
+    words = "the run was launched on old-b: this is another machine"
+    assert failures == ["", words if code else ""]
+
+
 def test_stop_is_verified_on_every_node() -> None:
     seen, result = stopping(a=GONE, b=GONE)
     assert result.exit_code == 0
