@@ -16,6 +16,7 @@ from clusterctl.cli.shared.run_option import (
     add_word,
     has_inventory,
     known_cluster,
+    own_cluster,
     to_resume,
 )
 from clusterctl.cli.shared.submit import submit_and_follow, submits
@@ -48,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     flags = launch_flags(args, display.quiet)
     with refusals(display):
         records = Records()
-        before = records.to_resume(args.run, "" if args.run else known_cluster(args, records).name)
+        own = own_cluster(args) if args.run else known_cluster(args, records).name
+        before = records.to_resume(args.run, own)
         if not args.run and before.source not in {"", str(Path.cwd())} and Path(DEFAULT).exists():
             text = (
                 f"{before.run} is the newest run of the cluster; it was launched in {before.source}"
