@@ -198,7 +198,7 @@ class StopAnswer:
     elsewhere: tuple[str, ...] = ()
     ended: str = ""
     had_run: bool | None = None
-    """Null: an earlier version does not tell."""
+    """Null: an earlier version has no such word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
