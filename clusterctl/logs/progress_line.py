@@ -48,6 +48,8 @@ _EPOCH_ALONE = re.compile(
     re.IGNORECASE,
 )
 """`Epoch 3/10, loss: 0.52`, `epoch: 3 - train loss: 0.5`, `Epoch [3/10]`."""
+_GLOBAL = re.compile(r"\bglobal[-_ ]?\Z", re.IGNORECASE)
+"""What is before the steps of all epochs, in a line that has those of the epoch, too."""
 _SECONDS_A_STEP = re.compile(r"\| (\d{1,9}\.\d{1,4})s \|")
 _ETA = re.compile(
     r"\b(?:ETA|remaining time): (?:(\d{1,4}) days?, )?"
@@ -108,7 +110,9 @@ def progress_in(line: str) -> JobProgress | None:
     epoch = float(found[1]) if found else alone.epoch if alone else None
     if not steps:
         return JobProgress(epoch=epoch) if found else alone
-    step, total = numbers_of(next((one for one in steps if one[2]), steps[-1]))
+    of_all = (one for one in steps if _GLOBAL.search(line[: one.start()]))
+    with_total = next((one for one in steps if one[2]), steps[-1])
+    step, total = numbers_of(next(of_all, with_total))
     named = total_in(line) or 0
     total = total or (named if named >= step else None)
     seconds = _SECONDS_A_STEP.search(line)

@@ -80,6 +80,7 @@ from clusterctl.logs.progress_line import JobProgress, progress_in, progress_of,
         ("Step 1,200/43,000 | Loss: 1.790", {"step": 1200, "total": 43000}),
         ('{"epoch": 2, "step": 45, "total_steps": 200}', {"step": 45, "total": 200}),
         ("global_step=36 max_steps=200", {"step": 36, "total": 200}),
+        ("Epoch 1 | Step 48/50 | Global Step 98/200 | Loss 2", {"step": 98, "total": 200}),
         ("Checkpoint [1]\tUpdates=50 Epoch=1 Samples=400 Updates/sec=5.344", {"step": 50}),
     ],
 )

@@ -122,6 +122,19 @@ def test_a_node_that_does_not_answer_is_no_verdict(
     assert (unsure.state, unsure.ended_by) == ("unreachable", "")
 
 
+def test_a_launch_that_was_cut_off_is_named_with_what_ends_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begun, absent = parts(a=part("a", "starting"), b=None)
+    nodes = (begun, replace(absent, error=None))
+    view = RunStatus(run=RUN, cluster="lab", nodes=nodes, began=time.time() - 20)
+    show_status(Screen(), view)
+    out = capsys.readouterr().out
+    assert "b: not started yet: its env_init runs, or the launch was killed" in out
+    assert f"hint: if no launch is under way: clusterctl stop {RUN}" in out
+    assert not replace(view, began=time.time() - 5).never_begun(time.time())
+
+
 def test_who_ended_it() -> None:
     assert ended_by(parts(a=part("a", "failed"), b=part("b", "stopped"))) == "job"
     assert ended_by(parts(a=part("a", "stopped"), b=part("b", "stopped"))) == "stop"
