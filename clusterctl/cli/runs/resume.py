@@ -1,6 +1,7 @@
 """`clusterctl resume`: launch a run's job again from a checkpoint that is verified first."""
 
 import argparse
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -51,11 +52,15 @@ def run(args: argparse.Namespace) -> int:
         records = Records()
         own = own_cluster(args) if args.run else known_cluster(args, records).name
         before = records.to_resume(args.run, own)
-        if not args.run and before.source not in {"", str(Path.cwd())} and Path(DEFAULT).exists():
-            text = (
-                f"{before.run} is the newest run of the cluster; it was launched in {before.source}"
-            )
-            display.show(Notice(text=text, hint="another run: clusterctl runs", level="warning"))
+        here = str(Path.cwd())
+        if before.source not in {"", here} and Path(DEFAULT).exists():
+            which = "" if args.run else " is the newest run of the cluster; it"
+            text = f"{before.run}{which} was launched in {before.source}"
+            hint = "another run: clusterctl runs"
+            if args.run and not args.no_sync:
+                text += f", and gets the code of {here} now"
+                hint = f"cd {shlex.quote(before.source)}, or --no-sync for the code on the nodes"
+            display.show(Notice(text=text, hint=hint, level="warning"))
         picks = (args.nodes or args.exclude) and has_inventory(args)
         cluster = load_all(args) if picks else to_resume(args, before)
         if submits(args, cluster):
