@@ -60,6 +60,8 @@ _ALL_STEPS = re.compile(
     r"(?:[-.\w]*[-_.])?(?:max|num|total)[-_](?:train[-_])?(?:steps|iters|iterations)"
 )
 """A flag or key with the last step of the training: `--max_iters`, `--trainer.max_steps`."""
+_SKIPPED = 3.0
+"""A bar that prints so many times the rate counts the steps that a resume skipped."""
 _LEAST_SECONDS = 2.0
 """Two lines that are closer tell no rate: the time of a line may be known to half a second only."""
 
@@ -136,13 +138,16 @@ def progress_of(
         earlier: what was the end then.
     """
     now, before = _newest(lines), _newest(earlier)
-    if now is None or now.steps_per_s is not None or before is None:
+    if now is None or before is None:
         return now
     if now.step is None or before.step is None or seconds < _LEAST_SECONDS:
         return now
     if now.step <= before.step or now.total != before.total or now.epoch != before.epoch:
         return now
-    return _with_eta(replace(now, steps_per_s=(now.step - before.step) / seconds))
+    rate, printed = (now.step - before.step) / seconds, now.steps_per_s
+    if printed is not None and printed < _SKIPPED * rate:
+        return now
+    return _with_eta(replace(now, steps_per_s=rate, eta_s=None if printed else now.eta_s))
 
 
 def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:

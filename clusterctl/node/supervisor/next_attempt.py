@@ -305,8 +305,10 @@ class NextAttempt:
 
 def _shown(again: PeerMessage) -> Dict[str, Any]:
     """Return what people are shown of the next attempt."""
-    names = ("attempt", "checkpoint", "step", "wait_s", "why", "without")
-    return {name: again[name] for name in names}
+    names = ("attempt", "checkpoint", "step", "wait_s", "why")
+    back = {seat["node"] for seat in again["joined"]}
+    without = [node for node in again["without"] if node not in back]
+    return {**{name: again[name] for name in names}, "without": without}
 
 
 def _look(
