@@ -253,19 +253,20 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
 @pytest.mark.parametrize(
     ("b_says", "shared", "told"),
     [
-        (
-            {"error": {"kind": "missing", "message": "no such file"}},
-            (),
-            "b lacks it, so no restart",
-        ),
-        ({"complete": False}, (), "b lacks it, so no restart"),
-        ({"complete": True}, (), ""),
-        ({"error": {"kind": "missing", "message": "no such file"}}, ("/w",), ""),
-        ({"error": {"kind": "failed", "message": "slow"}}, (), ""),
+        ({"error": {"kind": "missing", "message": "no such file"}}, (), True),
+        ({"complete": False}, (), True),
+        ({"hash": "of another"}, (), True),
+        ({"complete": True}, (), False),
+        ({"error": {"kind": "missing", "message": "no such file"}}, ("/w",), False),
+        ({"error": {"kind": "failed", "message": "slow"}}, (), False),
     ],
 )
 def test_status_says_that_a_node_lacks_the_newest_checkpoint(
-    b_says: dict[str, Any], shared: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    b_says: dict[str, Any],
+    shared: tuple[str, ...],
+    *,
+    told: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     one = {"name": "s-4", "path": "/w/out/s-4", "step": 4, "time": 1.0, "run": RUN, "format": "",
            "complete": True, "why": "", "hash": ""}  # fmt: skip
@@ -283,7 +284,7 @@ def test_status_says_that_a_node_lacks_the_newest_checkpoint(
     show_status(Screen(), view)
     shown = capsys.readouterr().out
     assert "newest checkpoint  /w/out/s-4 (step 4)" in shown
-    assert ("lacks it" in shown) is bool(told)
+    assert ("b lacks it or has another, so no restart or resume takes it" in shown) is told
 
 
 def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
