@@ -1070,21 +1070,3 @@ def test_nodes_that_train_alone_are_named(
     line = f"  alone    {named}: no connection of its ranks to another node was seen"
     show_status(Screen(), view)
     assert (line in capsys.readouterr().out) is bool(named)
-
-
-def test_the_jobs_own_patterns_tell_how_far_and_how_fast_it_is() -> None:
-    line = "Epoch 2 | Step 16/50 | Whole Step 66/200 | Loss 1.67"
-    last = {
-        "rank": 0, "line": line, "age_s": 1.0, "lines": [line],
-        "own": {"step": 66, "total": 200},
-        "earlier": {"lines": [line], "age_s": 11.0, "own": {"step": 46, "total": 200}},
-    }  # fmt: skip
-    view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", last=last))))
-    pace = view.pace
-    assert pace is not None
-    assert (pace.step, pace.total, pace.steps_per_s, pace.of_epoch) == (66, 200, 2.0, False)
-    assert pace.eta_s == pytest.approx(67, abs=2)
-    del last["own"]
-    view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", last=last))))
-    assert view.pace is not None
-    assert view.pace.step == 16
