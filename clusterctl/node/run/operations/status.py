@@ -115,7 +115,7 @@ def find_run(args: Dict[str, Any]) -> NodePaths:
             message = "run %s lives on this node, but its folder was deleted (%s)"
             hint = "clusterctl stop %s ends it" % args["run"]
             raise OperationError("no-folder", message % (args["run"], where), hint=hint)
-        message = "run %s was not on this node (%s)" % (args["run"], where)
+        message = "the folder of run %s is not on this node (%s)" % (args["run"], where)
         raise OperationError("no-run", message, folder=paths.folder)
     return paths
 
