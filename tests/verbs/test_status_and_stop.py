@@ -1040,6 +1040,7 @@ def test_nodes_that_train_alone_are_named(
     view = view_of(RUN, CLUSTER, runs, {})
     assert ",".join(view.alone) == named
     assert view.document()["alone"] == list(view.alone)
-    line = f"  alone    {named}: no connection of its ranks to another node was seen"
+    whose = "their" if "," in named else "its"
+    line = f"  alone    {named}: no connection of {whose} ranks to another node was seen"
     show_status(Screen(), view)
     assert (line in capsys.readouterr().out) is bool(named)

@@ -298,8 +298,10 @@ class RunLog:
     def _warn_of_unmet(self) -> Iterator[Notice]:
         """Warn of nodes that met no other, unless one was seen to: that may have been brief."""
         if self._unmet and not self._met:
-            text, hint = unmet_warning(next(iter(self._unmet.values())))
-            names = fold_hosts(self._unmet)
+            text, hint = unmet_warning(
+                next(iter(self._unmet.values())), several=len(self._unmet) > 1
+            )
+            names = fold_hosts(node.name for node in self.cluster.nodes if node.name in self._unmet)
             yield Notice(level="warning", text=f"{names}: {text}", hint=hint)
         self._unmet.clear()
 
