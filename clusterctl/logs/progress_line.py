@@ -158,6 +158,9 @@ def _newest(lines: Iterable[str]) -> JobProgress | None:
     newest = list(lines)[::-1]
     found = list(filter(None, map(progress_in, newest)))
     last = next((one for one in found if one.step is not None), found[0] if found else None)
+    if last is not None and last.step is not None and last.total is None:
+        # `saved step8.pt`, after `step 8/60`
+        last = next((one for one in found if one.step == last.step and one.total), last)
     if last is None or last.step is None or last.epoch is not None or last.total is None:
         return last
     above = next(filter(None, map(_all_epochs, newest)), None)

@@ -42,6 +42,8 @@ BARS = (
         (b"Step 1,200 | Loss: 1.79\n", 1200, None),
         (b'{"step": 44}\n{"step": 45, "total_steps": 200}\n', 45, 200),
         (b'{"step": 45}\nmax_steps=200\n', 45, None),
+        (b"step 7/60\nstep 8/60\nsaved out/step8.pt\n", 8, 60),
+        (b"eval step 5/10\nstep 8\n", 8, None),
         (b"step=100\n\r 10%|#         | 100/1000 [00:10<00:16]", 100, 1000),
     ],
 )

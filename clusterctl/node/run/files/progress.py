@@ -99,6 +99,8 @@ def progress_in(printed: bytes) -> Optional[Progress]:
         if words and not total:
             end = max(by_end)
             total = total_in(text[text.rfind("\n", 0, end) + 1 : end + LINE_CHARACTERS])
+        if not total and words:  # `saved step8.pt`, after `step 8/60`
+            total = next((known for one, known in words[::-1] if one == step and known), None)
         if not total and bars:
             total = bars[-1][1]
         found = {"step": step, "total": total if total and total >= step else None}
