@@ -95,6 +95,18 @@ def test_a_node_that_met_no_other_is_a_warning_unless_one_of_the_run_was_seen_to
     assert all("let it meet at 10.0.0.1:29500:" in one.hint for one in notices)
 
 
+@pytest.mark.parametrize("free", [4096, None])
+def test_the_disk_of_the_logs_is_named_if_a_rank_failed_without_a_word(free: int | None) -> None:
+    dropped = happened(0, "log-dropped", file="ranks/0.log", free_bytes=free)
+    failed = happened(50, "rank-ended", rank=0, exit_code=1)
+    pool = FakePool(CLUSTER, {"a": {"tail": [dropped, failed, ended("a", "failed")]}})
+    log = RunLog(RUN, CLUSTER)
+    drained(logs.read_logs, pool, log)
+    cause = log.first_cause()
+    assert cause is not None
+    assert ("nearly full" in cause.remedy) is (free is not None)
+
+
 def test_several_nodes_that_met_no_other_are_in_the_order_of_the_inventory() -> None:
     unseen = happened(0, "never-met", master="10.0.0.1:29500")
     log = RunLog(RUN, CLUSTER)
