@@ -245,7 +245,7 @@ def agree(
     """Refuse nodes with different code, models, data, packages or configurations.
 
     Returns:
-        What checkpoints record of this run, and remarks on the nodes' Python versions.
+        What checkpoints record of this run, and remarks on Python's versions and the adapter.
     """
     about = provenance.about(config, base, corpus, ranks.env.world_size)
     about["ranks_of_nodes"] = list(ranks.on_nodes().values())
@@ -264,7 +264,11 @@ def agree(
     # Another patch level of Python changes no numbers: a remark is enough.
     found = ranks.gather(about["versions"]["python"])
     who = [f"{text} on rank {(r := found.index(text))} on {ranks.hosts[r]}" for text in set(found)]
-    return about, (f"Python differs: {', '.join(sorted(who))}",) if len(who) > 1 else ()
+    remarks = [f"Python differs: {', '.join(sorted(who))}"] if len(who) > 1 else []
+    adapter = config.lora_init_from
+    if adapter and provenance.is_of_another(Path(adapter), about["base"]):
+        remarks.append(f"{adapter} was trained on other files of the base than {base} has")
+    return about, tuple(remarks)
 
 
 def build_model(

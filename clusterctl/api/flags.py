@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from clusterctl.errors import LargeCopy, UsageError
 from clusterctl.inventory import kinds
 from clusterctl.inventory.cluster import LauncherName
-from clusterctl.inventory.problems import InvalidValue
-from clusterctl.plan.options import SETTINGS, Options
+from clusterctl.inventory.problems import InvalidValue, Plain
+from clusterctl.plan.options import FLAGGED, SETTINGS, Options
 
 if TYPE_CHECKING:
     from clusterctl.verbs.launch.options import LaunchOptions
@@ -92,7 +92,7 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
             raise UsageError(
                 f"{name}: expected a list of words, found {words!r}", hint="shlex.split(...)"
             )
-    settings: dict[str, Any] = {name: flags.get(name) for name in SETTINGS}
+    settings: dict[str, Any] = {name: _setting(name, flags.get(name)) for name in SETTINGS}
     settings |= {"command": tuple(command), "workdir": folder(flags.get("workdir"))}
     settings["launcher_args"] = None if args is None else tuple(args)
     overrides = Options(
@@ -119,6 +119,17 @@ def launch_options(command: Sequence[str], flags: LaunchFlags) -> LaunchOptions:
 def agreement(yes: bool | Callable[[LargeCopy], bool]) -> Callable[[LargeCopy], bool]:  # noqa: FBT001
     """Return what says whether a sync may copy very much."""
     return yes if callable(yes) else lambda _: yes
+
+
+def _setting(name: str, value: object) -> object:
+    """Read a text as the flag would, such as `max_time="12h"`."""
+    kind = FLAGGED[name].kind if name in FLAGGED else None
+    if not isinstance(value, str) or not isinstance(kind, kinds.Kind) or kind.bounds is None:
+        return value
+    try:
+        return kind.read(Plain(value))
+    except InvalidValue as error:
+        raise UsageError(f"{name}: expected {error.wanted}, found {value!r}") from error
 
 
 def _variable(name: str) -> str:

@@ -278,6 +278,9 @@ class Run:
         from clusterctl.verbs.stop import stop
 
         plan = self.record.plan if self.record else None
+        hosts = {node.name: node.host for node in self.cluster.nodes}
+        launched = self.record.cluster.nodes if self.record else ()
+        moved = {one.name: one.host for one in launched if hosts.get(one.name) != one.host}
         return stop(
             self._pool(),
             self.id,
@@ -285,6 +288,7 @@ class Run:
             grace=grace,
             reason=reason,
             plan=plan,
+            launched_on=moved,
             emit=on_event or log_warning,
         )
 

@@ -48,6 +48,8 @@ _EPOCH_ALONE = re.compile(
     re.IGNORECASE,
 )
 """`Epoch 3/10, loss: 0.52`, `epoch: 3 - train loss: 0.5`, `Epoch [3/10]`."""
+_GLOBAL = re.compile(r"\bglobal[-_ ]?\Z", re.IGNORECASE)
+"""What is before the steps of all epochs, in a line that has those of the epoch, too."""
 _SECONDS_A_STEP = re.compile(r"\| (\d{1,9}\.\d{1,4})s \|")
 _ETA = re.compile(
     r"\b(?:ETA|remaining time): (?:(\d{1,4}) days?, )?"
@@ -58,6 +60,8 @@ _ALL_STEPS = re.compile(
     r"(?:[-.\w]*[-_.])?(?:max|num|total)[-_](?:train[-_])?(?:steps|iters|iterations)"
 )
 """A flag or key with the last step of the training: `--max_iters`, `--trainer.max_steps`."""
+_SKIPPED = 3.0
+"""A bar that prints so many times the rate counts the steps that a resume skipped."""
 _LEAST_SECONDS = 2.0
 """Two lines that are closer tell no rate: the time of a line may be known to half a second only."""
 
@@ -108,7 +112,9 @@ def progress_in(line: str) -> JobProgress | None:
     epoch = float(found[1]) if found else alone.epoch if alone else None
     if not steps:
         return JobProgress(epoch=epoch) if found else alone
-    step, total = numbers_of(next((one for one in steps if one[2]), steps[-1]))
+    of_all = (one for one in steps if _GLOBAL.search(line[: one.start()]))
+    with_total = next((one for one in steps if one[2]), steps[-1])
+    step, total = numbers_of(next(of_all, with_total))
     named = total_in(line) or 0
     total = total or (named if named >= step else None)
     seconds = _SECONDS_A_STEP.search(line)
@@ -132,13 +138,16 @@ def progress_of(
         earlier: what was the end then.
     """
     now, before = _newest(lines), _newest(earlier)
-    if now is None or now.steps_per_s is not None or before is None:
+    if now is None or before is None:
         return now
     if now.step is None or before.step is None or seconds < _LEAST_SECONDS:
         return now
     if now.step <= before.step or now.total != before.total or now.epoch != before.epoch:
         return now
-    return _with_eta(replace(now, steps_per_s=(now.step - before.step) / seconds))
+    rate, printed = (now.step - before.step) / seconds, now.steps_per_s
+    if printed is not None and printed < _SKIPPED * rate:
+        return now
+    return _with_eta(replace(now, steps_per_s=rate, eta_s=None if printed else now.eta_s))
 
 
 def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:

@@ -197,6 +197,8 @@ class StopAnswer:
     """Those without which it continued, as the node knows them."""
     elsewhere: tuple[str, ...] = ()
     ended: str = ""
+    had_run: bool | None = None
+    """Null: an earlier version has no such word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,7 +203,7 @@ def show_join(screen: Screen, result: JoinResult) -> None:
     """Print those that joined on stdout; errors and hints on stderr."""
     for standby, what in (
         (False, "joined; the launcher starts the ranks again, with the command of the launch"),
-        (True, "joined and stands by: the next restart gives it the place of a lost node"),
+        (True, "joined and stands by: the next restart gives it a place, if a node is lost"),
     ):
         found = [n.node for n in result.nodes if n.state == "joined" and n.standby == standby]
         if found:

@@ -73,6 +73,12 @@ def _show_all(screen: Screen, view: RunStatus) -> None:
             hints.append(END_THE_REST.format(run=view.run))
         for hint in filter(None, dict.fromkeys(hints)):
             screen.out.print(safe_text(f"hint: {hint}"))
+    if cut_off := view.never_begun(time.time()):
+        text = (
+            f"{fold_hosts(cut_off)}: not started yet: its env_init runs, or the launch was killed"
+        )
+        screen.out.print(safe_text(text, "yellow"))
+        screen.out.print(safe_text(f"hint: if no launch is under way: clusterctl stop {view.run}"))
     if view.remembered and view.remembered.message:
         screen.out.print(safe_text(f"ended by {view.ended_by}: {view.remembered.message}", "red"))
     if view.remembered and view.remembered.corrected:

@@ -97,6 +97,7 @@ def stop(
     by: str = "stop",
     prevent_start: bool = False,
     plan: Mapping[str, Any] | None = None,
+    launched_on: Mapping[str, str] | None = None,
     emit: Emit,
 ) -> StopResult:
     """Ask the ranks as the job says, then TERM, then KILL the whole tree; verify that all exited.
@@ -108,6 +109,7 @@ def stop(
         by: kept there, too: `stop`, or `start-timeout` of a run whose ranks did not join.
         prevent_start: a node on which the start is still under way must not start the run.
         plan: of the run's record; it tells what to verify on a node that has no folder of the run.
+        launched_on: the host of each node that the inventory reaches at another one by now.
         emit: called with each event: `Stopping`.
     """
     seconds = cluster.job.stop.grace if grace is None else grace
@@ -149,7 +151,7 @@ def stop(
     left_out = _told(master).left_out if master else ()
     late = f"timeout: not done in {limit:.0f} s"
     outcomes = (
-        _stopped_node(replies[name])
+        _stopped_node(replies[name], (launched_on or {}).get(name, ""))
         if name in replies
         else StoppedNode(node=name, gone=False, failure=late)
         for name in requests
@@ -175,11 +177,14 @@ def _planned(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _stopped_node(reply: Reply) -> StoppedNode:
+def _stopped_node(reply: Reply, launched_on: str) -> StoppedNode:
     """Judge a node's last answer."""
     answer = validated_answer(reply, StopAnswer)
     if isinstance(answer, NodeError):
         return StoppedNode(node=reply.node, gone=False, failure=str(answer))
+    if launched_on and answer.had_run is False:
+        failure = f"the run was launched on {launched_on}: this is another machine"
+        return StoppedNode(node=reply.node, gone=False, failure=failure)
     looked = {"its port is free": answer.port_free, "its GPU memory is back": answer.gpu_free}
     unseen = [what for what, seen in looked.items() if seen is None]
     if not (answer.gone or answer.left):

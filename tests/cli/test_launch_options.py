@@ -254,3 +254,12 @@ def test_a_value_that_a_shell_would_replace_is_refused(tmp_path: Path, value: st
     assert "HOME" not in str(caught.value)
     file.write_text("\ufeffA=1\n", encoding="utf-8")
     assert read_env_file(file) == [("A", "1")]
+
+
+def test_a_text_from_python_is_read_as_the_flag_reads_it() -> None:
+    found = launch_options([], {"max_time": "5m", "gpus": "2", "hang_after": "0"}).overrides  # type: ignore[typeddict-item]
+    assert (found.max_time, found.gpus, found.hang_after) == (300.0, 2, 0.0)
+    with pytest.raises(UsageError, match=r"max_time: expected a time such as 90m.*, found 'soon'"):
+        launch_options([], {"max_time": "soon"})  # type: ignore[typeddict-item]
+    with pytest.raises(UsageError, match="restarts: expected"):
+        launch_options([], {"restarts": "many"})  # type: ignore[typeddict-item]

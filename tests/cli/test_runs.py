@@ -353,7 +353,7 @@ def test_a_folder_without_an_inventory_has_that_of_the_newest_run(
     assert [node.name for node in known_cluster(args, week).nodes] == ["a"]
 
 
-def test_a_resume_says_that_the_newest_run_is_of_another_folder(
+def test_a_resume_says_that_the_run_is_of_another_folder(
     capsys: Read, week: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = week.with_id(OTHER)
@@ -365,7 +365,11 @@ def test_a_resume_says_that_the_newest_run_is_of_another_folder(
     assert main(["resume", "--checkpoint", "latest"]) != 0  # these nodes have none
     assert told in " ".join(capsys.readouterr().err.split())
     assert main(["resume", OTHER, "--checkpoint", "latest"]) != 0
-    assert told not in " ".join(capsys.readouterr().err.split())
+    err = " ".join(capsys.readouterr().err.split())
+    code = f"{OTHER} was launched in /elsewhere, and gets the code of {tmp_path} now"
+    assert f"{code} hint: cd /elsewhere, or --no-sync for the code on the nodes" in err
+    assert main(["resume", OTHER, "--checkpoint", "latest", "--no-sync"]) != 0
+    assert f"{OTHER} was launched in /elsewhere hint:" in " ".join(capsys.readouterr().err.split())
 
 
 def test_of_many_runs_only_the_one_that_is_meant_is_read(

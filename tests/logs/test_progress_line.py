@@ -80,6 +80,7 @@ from clusterctl.logs.progress_line import JobProgress, progress_in, progress_of,
         ("Step 1,200/43,000 | Loss: 1.790", {"step": 1200, "total": 43000}),
         ('{"epoch": 2, "step": 45, "total_steps": 200}', {"step": 45, "total": 200}),
         ("global_step=36 max_steps=200", {"step": 36, "total": 200}),
+        ("Epoch 1 | Step 48/50 | Global Step 98/200 | Loss 2", {"step": 98, "total": 200}),
         ("Checkpoint [1]\tUpdates=50 Epoch=1 Samples=400 Updates/sec=5.344", {"step": 50}),
     ],
 )
@@ -165,6 +166,15 @@ def test_two_lines_and_their_times_tell_the_rate() -> None:
         found = progress_of(["step 30/100"], earlier, seconds)
         assert found == JobProgress(step=30, total=100)
     assert progress_of(["loading"], ["step 1"], 10.0) is None
+    # A resumed run's bar counts what it skipped, as if that had been computed in no time.
+    bars = [
+        f" 38%|###  | {step}/60 [00:00<00:00, {rate}it/s]" for step, rate in ((17, 180), (23, 112))
+    ]
+    found = progress_of(bars[1:], bars[:1], 3.0)
+    assert found == JobProgress(step=23, total=60, steps_per_s=2.0, eta_s=18.5)
+    assert progress_of([bars[1].replace("112", "3")], bars[:1], 3.0) == JobProgress(
+        step=23, total=60, steps_per_s=3.0, eta_s=0.0
+    )
     now, before = "Epoch: [3][ 20/391]", "Epoch: [3][ 10/391]"
     found = progress_of([now], [before], 10.0)
     assert found == JobProgress(step=20, total=391, epoch=3, of_epoch=True, steps_per_s=1.0)

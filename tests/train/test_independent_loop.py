@@ -310,7 +310,10 @@ def test_an_adapter_is_trained_further(world: World, task: Task) -> None:
         "lora_init_from": str(first.output / "adapter"),
         "learning_rate": 1e-3, "max_steps": len(taken),
     }  # fmt: skip
+    metadata = first.output / "adapter" / "metadata.json"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"base": "another"}))
     run = task.run(world, **further, **FSDP)
+    assert f"{metadata.parent} was trained on other files of the base than" in run.said()
     has_numbers(run, wanted)
     shape = json.loads((run.output / "adapter" / "adapter_config.json").read_text())
     assert (shape["r"], shape["use_dora"], shape["use_rslora"]) == (4, True, True)

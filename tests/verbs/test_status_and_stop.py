@@ -122,6 +122,19 @@ def test_a_node_that_does_not_answer_is_no_verdict(
     assert (unsure.state, unsure.ended_by) == ("unreachable", "")
 
 
+def test_a_launch_that_was_cut_off_is_named_with_what_ends_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begun, absent = parts(a=part("a", "starting"), b=None)
+    nodes = (begun, replace(absent, error=None))
+    view = RunStatus(run=RUN, cluster="lab", nodes=nodes, began=time.time() - 20)
+    show_status(Screen(), view)
+    out = capsys.readouterr().out
+    assert "b: not started yet: its env_init runs, or the launch was killed" in out
+    assert f"hint: if no launch is under way: clusterctl stop {RUN}" in out
+    assert not replace(view, began=time.time() - 5).never_begun(time.time())
+
+
 def test_who_ended_it() -> None:
     assert ended_by(parts(a=part("a", "failed"), b=part("b", "stopped"))) == "job"
     assert ended_by(parts(a=part("a", "stopped"), b=part("b", "stopped"))) == "stop"
@@ -329,6 +342,19 @@ def test_the_grace_of_the_flag_goes_before_the_jobs(grace: float | None, told: f
     assert [{name: order[name] for name in asked} for order in orders] == [asked, asked]
     assert not any({"signal", "file"} & set(order) for order in orders), "each node's job says how"
     assert [(order["run"], order["node"]) for order in orders] == [(RUN, "a"), (RUN, "b")]
+
+
+@pytest.mark.parametrize(("had_run", "code"), [(False, 3), (True, 0), (None, 0)])
+def test_another_machine_in_a_nodes_place_proves_nothing(
+    *, had_run: bool | None, code: int
+) -> None:
+    there = [Message({"gone": True, "left": [], "port_free": True, "had_run": had_run})]
+    pool = FakePool(CLUSTER, {"a": {"stop": there}, "b": {"stop": there}})
+    _, result = finish(stop, pool, RUN, CLUSTER, launched_on={"b": "old-b"})
+    assert result.exit_code == code
+    failures = [node.failure for node in result.nodes]
+    words = "the run was launched on old-b: this is another machine"
+    assert failures == ["", words if code else ""]
 
 
 def test_stop_is_verified_on_every_node() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,15 @@ def base_files(folder: Path) -> tuple[str, dict[str, str]]:
         digest.update(content)
         files[path.name] = hashlib.sha256(content).hexdigest()[:16]
     return digest.hexdigest(), files
+
+
+def is_of_another(adapter: Path, base: str) -> bool:
+    """Tell whether an adapter was trained on a model with another digest, if it says on which."""
+    try:
+        trained_on = json.loads((adapter / "metadata.json").read_text(encoding="utf-8")).get("base")
+    except (OSError, ValueError, AttributeError):  # another program's adapter
+        return False
+    return bool(trained_on) and trained_on != base
 
 
 def versions() -> dict[str, str]:

@@ -114,11 +114,7 @@ def require_base(adapter: Path, base: Path, otherwise: str) -> None:
     Args:
         otherwise: of the hint, the flag that takes this one.
     """
-    try:
-        trained_on = json.loads((adapter / "metadata.json").read_text(encoding="utf-8")).get("base")
-    except (OSError, ValueError):  # another program's adapter
-        return
-    if trained_on and trained_on != provenance.base(base):
+    if provenance.is_of_another(adapter, provenance.base(base)):
         raise ConfigError(
             f"{base}: expected the files that {adapter} was trained on, found others",
             hint=f"--model BASE names another folder, {otherwise}",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clusterctl.cli.shared.batch import batch_of, print_batch
 from clusterctl.cli.shared.options import whole
-from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run
+from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, open_run, own_cluster
 from clusterctl.errors import ClusterError, CouldNotTell, Interrupted, UsageError
 from clusterctl.logs.deduplicate import LineDeduplicator, PassThrough
 from clusterctl.report.console import Screen
@@ -93,7 +93,9 @@ def _of_chain(args: argparse.Namespace) -> int:
 def _chain(args: argparse.Namespace, records: Records) -> tuple[str, ...]:
     """Return the ids of the chain; raise ClusterError if the run has no record here."""
     found = batch_of(args)
-    run = found[0].run if found else records.resolve(args.run) if args.run else None
+    run = found[0].run if found else None
+    if not found and args.run:
+        run = records.resolve(args.run, prefer=own_cluster(args))
     if run is None:
         with open_run(args) as opened:
             run = opened.id

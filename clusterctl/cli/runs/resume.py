@@ -1,6 +1,7 @@
 """`clusterctl resume`: launch a run's job again from a checkpoint that is verified first."""
 
 import argparse
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from clusterctl.cli.shared.run_option import (
     WHICH_TO_CHANGE,
     add_word,
     known_cluster,
+    own_cluster,
     to_resume,
 )
 from clusterctl.cli.shared.submit import submit_and_follow, submits
@@ -46,12 +48,17 @@ def run(args: argparse.Namespace) -> int:
     flags = launch_flags(args, display.quiet)
     with refusals(display):
         records = Records()
-        before = records.to_resume(args.run, "" if args.run else known_cluster(args, records).name)
-        if not args.run and before.source not in {"", str(Path.cwd())} and Path(DEFAULT).exists():
-            text = (
-                f"{before.run} is the newest run of the cluster; it was launched in {before.source}"
-            )
-            display.show(Notice(text=text, hint="another run: clusterctl runs", level="warning"))
+        own = own_cluster(args) if args.run else known_cluster(args, records).name
+        before = records.to_resume(args.run, own)
+        here = str(Path.cwd())
+        if before.source not in {"", here} and Path(DEFAULT).exists():
+            which = "" if args.run else " is the newest run of the cluster; it"
+            text = f"{before.run}{which} was launched in {before.source}"
+            hint = "another run: clusterctl runs"
+            if args.run and not args.no_sync:
+                text += f", and gets the code of {here} now"
+                hint = f"cd {shlex.quote(before.source)}, or --no-sync for the code on the nodes"
+            display.show(Notice(text=text, hint=hint, level="warning"))
         cluster = to_resume(args, before)
         if submits(args, cluster):
             # Hours later the word, or none, may mean another run.

@@ -14,7 +14,14 @@ from clusterctl.cli.shared.agree import can_ask, says_yes
 from clusterctl.cli.shared.batch import batch_of, list_batches, view_of_batch
 from clusterctl.cli.shared.hint_commands import with_flag
 from clusterctl.cli.shared.options import add_json, whole
-from clusterctl.cli.shared.run_option import EXIT_SILENT, add_run, known_cluster, open_run, run_name
+from clusterctl.cli.shared.run_option import (
+    EXIT_SILENT,
+    add_run,
+    known_cluster,
+    open_run,
+    own_cluster,
+    run_name,
+)
 from clusterctl.errors import UsageError
 from clusterctl.report.console import Screen
 from clusterctl.report.runs import show_prunable, show_pruned, show_run, show_runs
@@ -232,7 +239,7 @@ def _delete(args: argparse.Namespace, screen: Screen) -> int:
     records = Records()
     only, names = set[str](), set[str]()
     for word in (args.run, *args.others):
-        run = records.resolve(word)
+        run = records.resolve(word, part=False, prefer=own_cluster(args))
         if run is None:
             raise UsageError(
                 f"{DELETE}: no run is called {shlex.quote(word)}", hint="clusterctl runs"

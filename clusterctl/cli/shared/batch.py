@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from clusterctl.cli.shared.options import inventory_path, load_all
-from clusterctl.cli.shared.run_option import name_each_run
+from clusterctl.cli.shared.run_option import name_each_run, own_cluster
 from clusterctl.errors import ClusterError, UsageError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.inventory.other_programs.allocation import allocation
@@ -44,7 +44,11 @@ def batch_of(args: argparse.Namespace, *, part: bool = True) -> tuple[BatchJob, 
     """
     records = Records()
     jobs = BatchJobs(records)
-    batch = jobs.find(args.run, part=part) if args.run else _newest(args, records, jobs)
+    batch = (
+        jobs.find(args.run, part=part, prefer=own_cluster(args))
+        if args.run
+        else _newest(args, records, jobs)
+    )
     if batch is None:
         return None
     state = SlurmState() if jobs.exit_code(batch) is not None else jobs.slurm_state(batch)

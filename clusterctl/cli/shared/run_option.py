@@ -74,11 +74,7 @@ def open_session(args: argparse.Namespace, *, part: bool = True) -> Session:
     records = Records()
     if not args.run:
         return Session(known_cluster(args, records), fanout=args.fanout)
-    own = ""
-    if has_inventory(args):
-        with contextlib.suppress(InventoryError):  # a run that is recorded needs none
-            own = load_all(args).name
-    record = records.find(args.run, part=part, prefer=own)
+    record = records.find(args.run, part=part, prefer=own_cluster(args))
     cluster = load_all(args) if record is None and has_inventory(args) else None
     if record is None and (cluster is None or not cluster.nodes):
         if not part:
@@ -142,6 +138,14 @@ def known_cluster(args: argparse.Namespace, records: Records) -> Cluster:
     # Outside of its allocations, Slurm's nodes are known by the runs on them.
     newest = None if cluster.nodes else next(records.newest_first(cluster.name), None)
     return cluster if newest is None else newest.cluster
+
+
+def own_cluster(args: argparse.Namespace) -> str:
+    """Return the name of the inventory's cluster, whose runs a word means first; empty: none."""
+    if has_inventory(args):
+        with contextlib.suppress(InventoryError):  # a run that is recorded needs no inventory
+            return load_all(args).name
+    return ""
 
 
 def has_inventory(args: argparse.Namespace) -> bool:

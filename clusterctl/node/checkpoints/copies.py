@@ -9,7 +9,7 @@ import shlex
 from pathlib import PurePosixPath
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from clusterctl.node.checkpoints.names import is_of_rank
+from clusterctl.node.checkpoints.names import is_beside_model, is_of_rank
 
 SAVE_SECONDS = 900.0
 """The ranks' files of one save are all written within this long, clock skew included."""
@@ -86,7 +86,8 @@ def newest_first(found: Mapping[str, Sequence[Copy]]) -> List[Tuple[str, Mapping
     """Return the checkpoints by name with what each node says of it, the newest first.
 
     Newest is the highest step, or the latest epoch if each has one. What has no step comes after
-    that, by epoch, date and time of writing; the part of a rank after the others of its step.
+    that, by epoch, date and time of writing; the part of a rank after the others of its step, and
+    an optimizer after its model.
     """
     seen: Dict[str, Dict[str, Copy]] = {}
     for node, candidates in found.items():
@@ -102,7 +103,7 @@ def newest_first(found: Mapping[str, Sequence[Copy]]) -> List[Tuple[str, Mapping
     def age(one: Copy) -> Tuple[Any, ...]:
         step, epoch, date = (-1 if n is None else n for n in (one.step, one.epoch, one.date))
         first = epoch if all_epochs or (epochs and step >= 0) else 0
-        whole = not is_of_rank(one.name)
+        whole = (not is_of_rank(one.name), not is_beside_model(one.name))
         return (all_epochs or step >= 0, first, step, epoch, date, whole, one.time)
 
     ages = {name: max(map(age, nodes.values())) for name, nodes in seen.items()}
@@ -118,9 +119,13 @@ def rivals(ordered: Sequence[Tuple[str, Mapping[str, Copy]]], taken: str) -> Lis
     chosen = firsts.pop(taken)
     found = []
     for name, one in firsts.items():
-        if one.step is None or chosen.step is None or one.epoch != chosen.epoch:
+        if chosen.step is None or not one.complete or one.hash == chosen.hash or is_of_rank(name):
             continue
-        if not one.complete or is_of_rank(name) or one.hash == chosen.hash:
+        if one.step is None:
+            if one.epoch is None and one.date is None and one.time > chosen.time + 1.0:
+                found.append((name, "it was written later, and has no step"))
+            continue
+        if one.epoch != chosen.epoch:
             continue
         if one.step == chosen.step:
             found.append((name, "it is of the same step"))
@@ -167,7 +172,7 @@ def _has_all(one: Copy, seen: Mapping[str, Copy]) -> bool:
 def copy_hint(seen: Mapping[str, Copy]) -> str:
     """Return how to copy it from a node where it is complete; empty without one."""
     for node, one in seen.items():
-        if one.complete:
+        if one.complete and not is_of_rank(one.name):
             words = ["clusterctl", "push", one.path, "--from", node]
             return "copy it to all nodes: " + shlex.join(words)
     return ""
@@ -225,8 +230,10 @@ def _about_size(parts: Sequence[Part]) -> List[str]:
         return []
     count = max(rank for part in parts for rank in part.ranks) + 1
     supposed = next((part.supposed for part in parts if part.supposed), None)
+    if supposed == count:
+        return []
     text = "nothing says how many ranks wrote it: the files of %d are there" % count
-    return ["%s, the run had %s" % (text, supposed) if supposed not in (None, count) else text]
+    return ["%s, the run had %s" % (text, supposed) if supposed is not None else text]
 
 
 def require_own_ranks(seen: Mapping[str, Copy], ranks: Mapping[str, Sequence[int]]) -> List[str]:

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import os
 import re
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from clusterctl.node.checkpoints.copies import SAVE_SECONDS
 from clusterctl.node.checkpoints.dcp_files import METADATA, check_dcp
@@ -29,6 +29,7 @@ from clusterctl.node.checkpoints.names import (
     is_retired,
     is_unfinished,
     of_any_step,
+    rank_of,
     read_name,
 )
 from clusterctl.node.checkpoints.sharded_files import Shards, check_shards, check_zero
@@ -271,6 +272,31 @@ def _folder(path: str, inspection: Inspection, found: CheckpointContents) -> Non
     inside = sorted(os.listdir(path))
     parts = [n for n in inside if checkpoint_kind(os.path.join(path, n)) == "dcp"]
     check_dcp_folders(path, parts, inspection, found)
+    _of_ranks(path, own, inspection, found)
+
+
+def _of_ranks(
+    path: str, own: Collection[str], inspection: Inspection, found: CheckpointContents
+) -> None:
+    """Note whose files they are, if each has the part of one rank."""
+    ranks = {rank_of(name) for name in own}
+    held = sorted(rank for rank in ranks if rank is not None)
+    if len(held) < len(ranks) or not held:
+        return
+    times = [os.path.getmtime(os.path.join(path, name)) for name in own]
+    missing = sorted(set(range(held[-1] + 1)) - set(held))
+    found.part = {
+        "ranks": held,
+        "world_size": None,  # a program may save one file a node
+        "supposed": inspection.world_size or inspection.expected_world_size,
+        "metadata": True,  # each file stands for itself
+        "steps": [],
+        "saved": [min(times), max(times)],
+        "whole": not missing,
+    }
+    if missing:
+        found.identity = "of ranks"
+        raise PartialCheckpoint("the file of rank %d is missing" % missing[0], found)
 
 
 @functools.lru_cache(maxsize=None)

@@ -17,7 +17,15 @@ _CHECKPOINT = re.compile(
 _EPOCH = re.compile(r"(?<![a-z])(?:epochs?|ep)[-_= ]*" + _NUMBER, re.IGNORECASE)
 _PADDED = re.compile(r"(?<!of)[_-](0\d{3,})(?!-of-)(?=[_.-]|$)")
 """`model_000100.pt`, `optim_000100_rank0.pt`: zeros in front make it a count, but of shards."""
-_RANK = re.compile(r"(?<![a-z])rank[-_]?\d+(?!\d)", re.IGNORECASE)
+_RANK = re.compile(r"(?<![a-z])rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_IN_GROUP = re.compile(r"(?<![a-z])[a-z]p[-_]rank", re.IGNORECASE)
+"""`mp_rank_00`: the place among the ranks that share a model, not among all."""
+_BESIDE_MODEL = re.compile(
+    r"(?<![a-z])(?:optim(?:izer)?s?|opt|(?:lr[-_]?)?sched(?:uler)?s?|scaler|rng|ema|sampler"
+    r"|dataloader)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Of a name of what a program saves next to the model: `step30_optim.pt`."""
 _BARE = re.compile(r"(\d+)(?:\.[a-z]\w*)?", re.IGNORECASE)
 _DATE = re.compile(
     r"(?<!\d)((?:19|20)\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)"
@@ -76,6 +84,17 @@ def is_only_dated(name: str) -> bool:
 def is_of_rank(name: str) -> bool:
     """Tell whether a name says that it has the part of a rank: `optim_000100_rank0.pt`."""
     return _RANK.search(name) is not None
+
+
+def rank_of(name: str) -> Optional[int]:
+    """Return the rank among all whose part a name says that it has; None: it says none."""
+    found = None if _IN_GROUP.search(name) else _RANK.search(name)
+    return int(found[1]) if found else None
+
+
+def is_beside_model(name: str) -> bool:
+    """Tell whether a name says that it has no model, or an average of it: `step30_optim.pt`."""
+    return _BESIDE_MODEL.search(name) is not None
 
 
 def of_any_step(name: str) -> str:

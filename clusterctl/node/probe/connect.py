@@ -32,6 +32,13 @@ _STATES = {
     errno.ETIMEDOUT: "timeout",
     errno.EHOSTUNREACH: "unreachable",
     errno.ENETUNREACH: "unreachable",
+    # Of routes of the types blackhole and prohibit: ip-route(8).
+    errno.EINVAL: "unreachable",
+    errno.EACCES: "unreachable",
+}
+_WORDS = {
+    errno.EINVAL: "a route of this node drops packets to it (blackhole)",
+    errno.EACCES: "a route or a firewall of this node prohibits it",
 }
 
 
@@ -126,7 +133,7 @@ class Attempt:
         if self.answered:
             self._end_early()
         else:
-            self.end(_STATES.get(code, "error"), os.strerror(code))
+            self.end(_STATES.get(code, "error"), _WORDS.get(code) or os.strerror(code))
 
     def time_out(self) -> None:
         """End for lack of time: a silent connection is another program's listener."""

@@ -297,7 +297,9 @@ class NextAttempt:
 
     def _shown(self, again: PeerMessage) -> Dict[str, Any]:
         """Return what people are shown of the next attempt."""
-        shown = {name: again[name] for name in ("attempt", "wait_s", "why", "without")}
+        shown = {name: again[name] for name in ("attempt", "wait_s", "why")}
+        back = {seat["node"] for seat in again["joined"]}
+        shown["without"] = [node for node in again["without"] if node not in back]
         shown["checkpoint"], shown["step"] = start_of(self._job, again)
         return shown
 

@@ -96,9 +96,9 @@ class BatchJobs:
         found = [self._read(path) for path in self._records.root.glob(f"{cluster or '*'}/*/{FILE}")]
         return sorted(filter(None, found), key=lambda batch: batch.began, reverse=True)
 
-    def find(self, run: str, *, part: bool = True) -> BatchJob | None:
-        """Return the batch job that a word means, as `pick_run` has it; SeveralRuns if several."""
-        wanted = self._records.resolve(run, part=part)
+    def find(self, run: str, *, part: bool = True, prefer: str = "") -> BatchJob | None:
+        """Return the batch job that a word means, as `resolve` has it; SeveralRuns if several."""
+        wanted = self._records.resolve(run, part=part, prefer=prefer)
         found = (self._read(path) for path in self._records.root.glob(f"*/{wanted}/{FILE}"))
         return next(filter(None, found), None) if wanted else None
 

@@ -12,6 +12,7 @@ values of `env_from` are never stored.
 
 import json
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -215,6 +216,8 @@ class Records:
             if record is None:
                 refuse_part(run, self.with_part(run))
             missing = f"run {run} has no record on this machine"
+            if record is not None and cluster and run == record.options.get("name"):
+                _require_cluster(record, cluster)
         else:
             record = next(self.newest_first(cluster), None)
             missing = f"no run of cluster {cluster} has a record on this machine"
@@ -288,6 +291,17 @@ class Records:
 
     def _folders(self) -> list[Path]:
         return [path.parent for path in self.root.glob(f"*/*/{RECORD}") if path.is_file()]
+
+
+def _require_cluster(record: RunRecord, cluster: str) -> None:
+    """Refuse a name that only a run of another cluster has: this folder's code is not its own."""
+    if record.cluster.name != cluster:
+        name, found = record.options["name"], f"{record.run} of {record.cluster.name}"
+        there = f"cd {shlex.quote(record.source)}, then the same command\n" if record.source else ""
+        raise ClusterError(
+            f"expected a run of {cluster} called {name}, found only {found}",
+            hint=f"{there}by its id: clusterctl resume {record.run} --checkpoint latest",
+        )
 
 
 def write_private(path: Path, text: str) -> None:

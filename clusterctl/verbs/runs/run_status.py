@@ -43,6 +43,8 @@ from clusterctl.verbs.runs.run_state import (
 )
 from clusterctl.wire import SCHEMA, plain
 
+_START_SECONDS = 15.0
+"""A launch asks the workers as soon as the master has started."""
 _TOLD = (
     "run", "cluster", "state", "began", "ended", "command", "ray", "slurm", "last_line", "restarts",
     "attempt", "attempts", "again", "waits", "time_left_s", "hung", "verdict", "false_alarms",
@@ -286,6 +288,14 @@ class RunStatus:
     def ray(self) -> RayCluster | None:
         """Its own Ray cluster when all nodes had joined."""
         return next((one.ray for one in self.node_runs.values() if one.ray), None)
+
+    def never_begun(self, now: float) -> tuple[str, ...]:
+        """The nodes that have nothing of a run that is starting, seconds after it began elsewhere.
+
+        Their `env_init` runs, or the launch was killed before it reached them.
+        """
+        late = self.state == "starting" and self.began and now - self.began > _START_SECONDS
+        return tuple(one.node.name for one in self.nodes if late and one.state == "absent")
 
     @property
     def silent(self) -> tuple[NodeAnswer, ...]:

@@ -270,6 +270,28 @@ def test_a_script_that_died_between_two_files_is_noticed(tmp_path: Path) -> None
     assert judged(tmp_path / "checkpoint-50")["complete"]
 
 
+def test_files_of_ranks_in_a_folder_are_parts_of_a_checkpoint(tmp_path: Path) -> None:
+    told = {}
+    for node, names in {
+        "a": ["model_rank0.pt", "optim_rank0.pt"],
+        "b": ["model_rank1.pt", "optim_rank1.pt"],
+        "both": ["rank0.pt", "rank1.pt"],
+        "grid": ["mp_rank_00_model.pt", "mp_rank_01_model.pt"],
+    }.items():
+        path = tmp_path / node / "step15"
+        path.mkdir(parents=True)
+        for name in names:
+            saved(path / name)
+        told[node] = judged(path)
+    parts = {
+        node: one["part"] and (one["part"]["ranks"], one["part"]["whole"])
+        for node, one in told.items()
+    }
+    assert parts == {"a": ([0], True), "b": ([1], False), "both": ([0, 1], True), "grid": None}
+    assert [one["complete"] for one in told.values()] == [True, False, True, True]
+    assert told["b"]["why"] == "the file of rank 0 is missing"
+
+
 def test_a_folder_of_step_files_is_no_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "epoch-1"
     folder.mkdir()

@@ -400,6 +400,24 @@ def test_a_listener_hears_again_after_a_time_without_descriptors(listeners: List
     caller.close()
 
 
+ROUTED = """
+import sys
+from clusterctl.node.probe.connect import connect_to
+(found,) = connect_to([{"address": "10.9.9.9", "port": 80}], "", 2.0)
+print(found["state"], found["words"])
+"""
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("kind", ["blackhole", "prohibit", "unreachable"])
+def test_a_route_that_drops_is_no_way_to_a_node(kind: str) -> None:
+    shell = 'ip link set lo up; ip route add "$1" 10.9.9.9; shift; exec "$@"'
+    argv = ["unshare", "-n", "sh", "-e", "-c", shell, "sh", kind, sys.executable, "-c", ROUTED]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("unreachable "), ran.stdout
+    assert ("blackhole" in ran.stdout) == (kind == "blackhole")
+
+
 def test_an_address_that_is_not_ours_cannot_be_the_source(listeners: Listeners) -> None:
     made = connect(listen(listeners)["port"], source="192.0.2.77")
 

@@ -10,10 +10,13 @@ import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from clusterctl.node import run_lock
+from clusterctl.node.agent.call_channel import OperationError
+from clusterctl.node.run.files.node_job import NodeJob
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.processes import leftovers, processes
 from clusterctl.node.run.processes.boot import boot_id
@@ -43,6 +46,20 @@ def test_no_run_starts_over_processes_of_an_older_one(make_run: Callable[..., Ru
     assert older.stop()["gone"]
     run.start()
     assert run.ended()["state"] == "finished"
+
+
+def test_a_run_that_starts_at_the_same_moment_is_no_leftover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its processes are there some milliseconds before it has the lock."""
+    seen = iter([None, None, {"run": "lab-20260102t000000-abcd", "uid": os.getuid(), "user": "u"}])
+    monkeypatch.setattr(run_lock, "lock_holders", lambda _: filter(None, [next(seen)]))
+    found = leftovers.Leftover("lab-20260102t000000-abcd", os.getpid())
+    monkeypatch.setattr(leftovers, "find_leftover", lambda _: found)
+    with pytest.raises(OperationError, match="the machine is busy: run lab-2026") as refused:
+        leftovers.require_no_leftovers(cast("NodeJob", {"lock": "a", "run": "x"}))
+    hint = str(refused.value.head()["error"]["hint"])
+    assert "clusterctl status lab-20260102t000000-abcd shows it" in hint
 
 
 def test_a_run_starts_right_after_another(make_run: Callable[..., Run]) -> None:

@@ -61,6 +61,7 @@ FREE: dict[str, object] = {
     "strangers": [],
     "elsewhere": [],
     "ended": None,
+    "had_run": True,
     "left_out": [],
 }
 

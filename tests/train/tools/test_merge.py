@@ -15,6 +15,7 @@ from tests.lazy_torch import torch
 from tests.train.seeing import make_seeing
 from tests.train.tiny import make_model, make_tokenizer
 from tests.train.world import World
+from train.checkpoint import provenance
 from train.config.config import Config
 from train.data import hub
 from train.errors import ConfigError
@@ -224,3 +225,10 @@ def test_every_kind_of_adapter_is_merged(
     (off,) = re.findall(r"verified: logits are off by (\S+) of", compared)
     assert float(off) < (1e-5 if dtype == "float32" else 2e-2)
     assert (output / "processor_config.json").exists() == (kind == "llava")
+
+
+def test_an_adapter_says_on_which_base_it_was_trained(tmp_path: Path) -> None:
+    assert not provenance.is_of_another(tmp_path, "ours")
+    for told, other in (('{"base": "ours"}', False), ('{"base": "x"}', True), ("[]", False)):
+        (tmp_path / "metadata.json").write_text(told)
+        assert provenance.is_of_another(tmp_path, "ours") is other

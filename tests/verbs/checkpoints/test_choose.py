@@ -104,6 +104,49 @@ def test_latest_falls_back_and_says_so() -> None:
     )
 
 
+def test_an_optimizer_is_not_taken_for_its_model() -> None:
+    """It is written after it; both have the step."""
+
+    def file(name: str, time: float) -> dict[str, Any]:
+        return {**seen(20, name=name, path=f"/w/out/{name}"), "time": time}
+
+    model = file("step20.pt", 1.0)
+    others = [file(f"step20_{what}.pt", 2.0) for what in ("optim", "scheduler")]
+    nodes = pool(SHARED, a=node(*others, model), b=node(*others, model))
+    assert choose(nodes, SHARED, "latest").path.endswith("step20.pt")
+
+
+def test_what_was_written_later_and_has_no_step_is_named() -> None:
+    final = {
+        **seen(20, name="final.pt", path="/w/out/final.pt", hash="f"),
+        "step": None,
+        "time": 90.0,
+    }
+    nodes = pool(SHARED, a=node(seen(20), final), b=node(seen(20), final))
+    (told,) = choose(nodes, SHARED, "latest").others
+    assert told.startswith("final.pt: it was written later, and has no step; clusterctl resume")
+    early = {**final, "time": 3.0}
+    nodes = pool(SHARED, a=node(seen(20), early), b=node(seen(20), early))
+    assert choose(nodes, SHARED, "latest").others == ()
+
+
+def of_rank(rank: int, **more: Any) -> dict[str, Any]:
+    part = {"ranks": [rank], "metadata": True, "steps": [], "saved": [1.0, 2.0]}
+    whole = {"complete": rank == 0, "why": "" if rank == 0 else "the file of rank 0 is missing"}
+    return seen(20, **whole, part={**part, "world_size": None, "supposed": 2, "whole": rank == 0})
+
+
+def test_the_files_of_ranks_on_their_own_nodes_are_one_checkpoint() -> None:
+    chosen = choose(pool(LOCAL, a=node(of_rank(0)), b=node(of_rank(1))), LOCAL, "latest")
+    assert chosen.step == 20
+    own = "each node holds the files of some ranks; whether they are its own is not known"
+    assert chosen.doubts == (own,)  # no plan is given here
+    one_alone = seen(20, name="step20_rank1.pt")
+    with pytest.raises(LaunchRefused, match="missing") as refused:
+        choose(pool(LOCAL, a=node(), b=node(one_alone)), LOCAL, "latest")
+    assert "push" not in (refused.value.hint or "")  # it would be every rank's
+
+
 def test_a_newer_one_that_can_be_copied_is_not_left_for_an_older_one() -> None:
     broken = seen(30, complete=False, why="COMPLETE is missing")
     nodes = pool(LOCAL, a=node(broken, seen(20), seen(15)), b=node(broken, seen(15)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +201,17 @@ def test_of_other_clusters_a_whole_name_or_the_end_of_an_id_counts(tmp_path: Pat
 
     assert [found(word) for word in ("base", "bas", "ab")] == [own] * 3
     assert [found(word) for word in (other, "67sp")] == [other] * 2
+    assert [records.to_resume(word, "lab").run for word in ("base", other, "67sp")] == [
+        own,
+        other,
+        other,
+    ]
+    shutil.rmtree(records.folder("lab", own))
+    with pytest.raises(ClusterError, match="expected a run of lab called base, found only") as no:
+        records.to_resume("base", "lab")
+    assert f"by its id: clusterctl resume {other} --checkpoint latest" in (no.value.hint or "")
+    assert records.to_resume("base", "").run == other
+    assert found("base") == other
     assert [found(word) for word in ("sp", "67s", "pod")] == [""] * 3
     anywhere = records.find("sp")
     assert anywhere is not None

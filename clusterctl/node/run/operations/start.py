@@ -70,9 +70,6 @@ def start(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     part = rejoin.require_ended(job) if joins else 1
     # A run that restarts counts its attempts itself: the same on every node.
     job["attempt"] = sent["attempt"] if joins and job.get("lineup") else part
-    holder = next(run_lock.lock_holders(run_lock.conflicting_sockets(job["lock"])), None)
-    if holder is not None:
-        raise run_lock.in_use_error(holder)
     require_no_leftovers(job)
     check_with_timeout(job["workdir"], lambda: require_workdir(job))
     job["workdir_id"] = run_lock.workdir_id(os.fsencode(job["workdir"]))

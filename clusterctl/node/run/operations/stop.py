@@ -38,7 +38,7 @@ def stop(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         took GPU memory during the run and are not known to be of it. `nodes`: on the master, all
         nodes of the run. `left_out`: those without which it continued. `elsewhere`: commands of
         the job that started processes where no search looks. `ended`: the state in which it had
-        ended here before, or null.
+        ended here before, or null. `had_run`: the run has a folder here.
     """
     del body
     paths = NodePaths.of(args)
@@ -112,6 +112,7 @@ class NodeStop:
         """Return the answer to the controller."""
         snapshot = read_json(self._run.paths.supervisor)
         head = {"gone": not self._left, "left": self._left, "ended": self._ended}
+        head["had_run"] = bool(self._run.job)
         known = {name: snapshot.get(name) for name in ("nodes", "elsewhere")}
         left_out = [one["node"] for one in self._run.job.get("left_out") or ()]
         return Message({**head, **known, "left_out": left_out, **self._verified})

@@ -7,6 +7,7 @@ import re
 import time
 from typing import Dict, NamedTuple, Optional, Set
 
+from clusterctl.node import run_lock
 from clusterctl.node.agent.call_channel import OperationError
 from clusterctl.node.file_io import read_json
 from clusterctl.node.run.files.node_job import NodeJob
@@ -14,7 +15,6 @@ from clusterctl.node.run.files.run_paths import default_state_folder, run_folder
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import parse_environ
 from clusterctl.node.run.processes.processes import ENV_LOCK, ENV_RUN_ID
-from clusterctl.node.run_lock import conflict
 
 EXIT_SECONDS = 3.0
 """How long a run that has just ended gets to exit."""
@@ -31,9 +31,13 @@ class Leftover(NamedTuple):
 
 
 def require_no_leftovers(job: NodeJob) -> None:
-    """Refuse to start a job over processes of an older run, which may hold the GPUs."""
+    """Refuse to start a job next to another run, or over its processes: they may hold the GPUs."""
     until = time.monotonic() + EXIT_SECONDS
     while True:
+        # One that starts at this moment has processes first, and then its lock.
+        holder = next(run_lock.lock_holders(run_lock.conflicting_sockets(job["lock"])), None)
+        if holder is not None:
+            raise run_lock.in_use_error(holder)
         found = find_leftover(job)
         if found is None:
             return
@@ -67,7 +71,7 @@ def find_leftover(job: NodeJob) -> Optional[Leftover]:
             variables = parse_environ(raw)
             name = variables.get(ENV_RUN_ID, b"")
             theirs = os.fsdecode(variables.get(ENV_LOCK, b""))
-            older = conflict(theirs, job["lock"]) and name != job["run"].encode()
+            older = run_lock.conflict(theirs, job["lock"]) and name != job["run"].encode()
             if not (older and _RUN.fullmatch(name) and in_same_network_namespace(pid)):
                 continue
             if is_ours(pid) or is_recorded(pid, name.decode(), job, table):
@@ -111,7 +115,10 @@ def find_recorded(stuck: Set[processes.ProcessKey], job: NodeJob) -> Optional[Le
     for paths in run_folders(job.get("state") or default_state_folder(), job["cluster"]):
         for key in sorted(stuck.intersection(RecordedProcesses(paths).read())):
             older = read_json(paths.job)
-            ours = conflict(str(older.get("lock")), job["lock"]) and older.get("run") != job["run"]
+            ours = (
+                run_lock.conflict(str(older.get("lock")), job["lock"])
+                and older.get("run") != job["run"]
+            )
             if ours and in_same_network_namespace(key[0]):
                 return Leftover(str(older["run"]), key[0])
     return None
