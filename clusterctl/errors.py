@@ -141,7 +141,7 @@ class NodeError(Exception):
         Args:
             state: transport's `State`, or the kind of error that the operation names.
             phase: where it ended: config, resolve, connect, jump, banner, kex, hostkey, auth, open,
-                exec, limit, answer; or `OPERATION`, or `FOLLOW`.
+                exec, limit, answer, asleep; or `OPERATION`, or `FOLLOW`.
             message: the words of the server, of this system or of the operation.
             hint: the command to type next.
             node: the inventory's node name; empty until it is known.

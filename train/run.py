@@ -247,7 +247,7 @@ def agree(
     Returns:
         What checkpoints record of this run, and remarks on Python's versions and the adapter.
     """
-    about = provenance.about(config, base, corpus.key, ranks.env.world_size)
+    about = provenance.about(config, base, corpus, ranks.env.world_size)
     about["ranks_of_nodes"] = list(ranks.on_nodes().values())
     ranks.same_everywhere(
         {

@@ -360,13 +360,13 @@ class Session(NodeCommands):
         """Choose the checkpoint; return what is to be launched, and on what."""
         from clusterctl.verbs.resume import resume
         from clusterctl.verbs.runs.history import history_of
-        from clusterctl.verbs.runs.recorded_job import report_job
+        from clusterctl.verbs.runs.recorded_job import nodes_again, report_job
 
         find = self._records.with_id
         launch = launch_options(command, flags)
         nodes = flags.get("nodes")
         if nodes is None and not self.cluster.slurm_job:  # else all that Slurm gave this time
-            nodes = ",".join(node.name for node in before.cluster.nodes)
+            nodes = nodes_again(before, self.cluster)
         cluster, launch = self._choose(nodes, flags, launch)
         if cluster.name == before.cluster.name and cluster.job != before.cluster.job:
             report_job(Path(cluster.file), before, cluster.job, launch.overrides, find)

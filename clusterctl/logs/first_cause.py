@@ -40,6 +40,7 @@ _OWN_KIND = {
     "before": "before-failed",
 }
 """Reason for the end of a node run, as its peers record it → the node's own event."""
+NEAR = 30.0  # seconds between a full disk of the logs and the end of a rank
 SLOW_START = "its env_init took"
 EACH_OTHER = "lost the connection to each other"
 """Of two nodes, neither of which is known to be the one that was cut off."""
@@ -65,6 +66,8 @@ class NodeReport:
     """The last log lines of each rank; under None, those of the launcher."""
     times: Mapping[int | None, Sequence[float]] = field(default_factory=dict)
     """When each of these lines was written, on the master's clock, if that is known."""
+    room_low_at: float = float("-inf")
+    """When little room was left for its logs, on its own clock."""
     env_init_s: float = 0.0
     """How long its `env_init` took."""
     env_init_said: str = ""
@@ -294,10 +297,8 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
         return None
     if kind in ("peer-lost", "start-timeout", "supervisor-died", "before-failed"):
         return _cause_of_node(report, event, offset)
-    if kind not in ("rank-ended", "launcher-ended"):
-        return None
     code, number = event.get("exit_code"), event.get("signal")
-    if not code and not number:
+    if kind not in ("rank-ended", "launcher-ended") or not (code or number):
         return None
     rank = event.get("rank") if kind == "rank-ended" else None
     lines = without_noise(report.last_lines.get(rank, ()))
@@ -310,7 +311,7 @@ def _cause(report: NodeReport, event: Mapping[str, Any], offset: float) -> First
         signal=number,
         message=("the launcher " if rank is None and number else "")
         + _message(code, number, lines),
-        remedy=_remedy(code, number, lines, event),
+        remedy=_remedy(code, number, lines, event) or _full_disk(report, event, lines),
         lines=lines,
     )
 
@@ -358,7 +359,7 @@ def _number(event: Mapping[str, Any], *names: str) -> float:
 
 def _message(code: int | None, number: int | None, lines: Sequence[str]) -> str:
     if number:
-        how = f"was killed by {signal_name(number)}"
+        how = f"was killed by {known_errors.signal_name(number)}"
     elif code in _COULD_NOT_START:
         how = f"exited with {code}: the command {_COULD_NOT_START[code]}"
     else:
@@ -387,12 +388,11 @@ def _remedy(
     return known_errors.PERHAPS_OOM if oom_kills is None else known_errors.NOT_OUT_OF_MEMORY
 
 
-def signal_name(number: int) -> str:
-    """Return `SIGKILL` for 9; a number that has no name stays one."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _full_disk(report: NodeReport, event: Mapping[str, Any], lines: Sequence[str]) -> str:
+    """Return what to do if the disk of the logs was full: then the last words are missing."""
+    told = event.get("signal") or known_errors.exception_line(lines)
+    near = abs(_number(event, "time") - report.room_low_at) < NEAR
+    return known_errors.NO_ROOM_FOR_LOGS if near and not told else ""
 
 
 def _name(cause: FirstCause) -> str:

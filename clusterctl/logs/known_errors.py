@@ -3,6 +3,7 @@
 import posixpath
 import re
 import shlex
+import signal
 from collections.abc import Sequence
 
 from clusterctl.facts.software.python import NAME_INTERPRETER
@@ -21,6 +22,10 @@ NOT_OUT_OF_MEMORY = (
     "a user or program on the node sent SIGKILL; the kernel's out-of-memory killer did not run"
 )
 PERHAPS_OOM = "probably the kernel's out-of-memory killer: dmesg -T | tail (on the node)"
+NO_ROOM_FOR_LOGS = (
+    "the disk of the run's folder was nearly full then: print fails on a full disk, and the error"
+    " has no room either; make room on the node, or set `state:` to a folder on another disk"
+)
 CPU_LIMIT = (
     "the kernel kills a process of this user there after {} s of CPU time: raise `cpu` in"
     " /etc/security/limits.conf (ulimit -H -t shows it)"
@@ -191,6 +196,14 @@ _PUSH = (
     "clusterctl push {0} copies it from a node that has it;"
     " with `job: {{needs: [{0}]}}`, launch stops without it"
 )
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGKILL` for 9; a number that has no name stays one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def exception_line(lines: Sequence[str]) -> str:

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from clusterctl.node.run.files.progress import IN_EPOCH, STEP, numbers_of, tells, total_in
+from clusterctl.node.run.files.progress import (
+    IN_EPOCH,
+    LEAST_SECONDS,
+    STEP,
+    numbers_of,
+    tells,
+    total_in,
+)
 from clusterctl.values import dataclass
 
 _LIMIT = 2000
@@ -62,8 +69,6 @@ _ALL_STEPS = re.compile(
 """A flag or key with the last step of the training: `--max_iters`, `--trainer.max_steps`."""
 _SKIPPED = 3.0
 """A bar that prints so many times the rate counts the steps that a resume skipped."""
-_LEAST_SECONDS = 2.0
-"""Two lines that are closer tell no rate: the time of a line may be known to half a second only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +130,7 @@ def progress_in(line: str) -> JobProgress | None:
         steps_per_s=1 / float(seconds[1]) if seconds and float(seconds[1]) else None,
         eta_s=_left(_ETA.search(line)),
     )
-    return _with_eta(progress)
+    return with_eta(progress)
 
 
 def progress_of(
@@ -140,14 +145,14 @@ def progress_of(
     now, before = _newest(lines), _newest(earlier)
     if now is None or before is None:
         return now
-    if now.step is None or before.step is None or seconds < _LEAST_SECONDS:
+    if now.step is None or before.step is None or seconds < LEAST_SECONDS:
         return now
     if now.step <= before.step or now.total != before.total or now.epoch != before.epoch:
         return now
     rate, printed = (now.step - before.step) / seconds, now.steps_per_s
     if printed is not None and printed < _SKIPPED * rate:
         return now
-    return _with_eta(replace(now, steps_per_s=rate, eta_s=None if printed else now.eta_s))
+    return with_eta(replace(now, steps_per_s=rate, eta_s=None if printed else now.eta_s))
 
 
 def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:
@@ -158,7 +163,7 @@ def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:
     for flag, value in pairwise(words):
         if _ALL_STEPS.fullmatch(flag) and re.fullmatch(r"\d{1,12}", value, re.ASCII):
             total = int(value)
-            return _with_eta(replace(found, total=total)) if total >= found.step else found
+            return with_eta(replace(found, total=total)) if total >= found.step else found
     return found
 
 
@@ -167,6 +172,9 @@ def _newest(lines: Iterable[str]) -> JobProgress | None:
     newest = list(lines)[::-1]
     found = list(filter(None, map(progress_in, newest)))
     last = next((one for one in found if one.step is not None), found[0] if found else None)
+    if last is not None and last.step is not None and last.total is None:
+        # `saved step8.pt`, after `step 8/60`
+        last = next((one for one in found if one.step == last.step and one.total), last)
     if last is None or last.step is None or last.epoch is not None or last.total is None:
         return last
     above = next(filter(None, map(_all_epochs, newest)), None)
@@ -201,10 +209,11 @@ def _of_bar(found: re.Match[str], epochs: re.Match[str] | None) -> JobProgress:
         epoch = float(epochs[1] or epochs[2])
         return JobProgress(step=step, total=total, epoch=epoch, of_epoch=True, steps_per_s=rate)
     left = _seconds(found[3]) if of_tqdm and found[3] != "?" else None
-    return _with_eta(JobProgress(step=step, total=total, steps_per_s=rate, eta_s=left))
+    return with_eta(JobProgress(step=step, total=total, steps_per_s=rate, eta_s=left))
 
 
-def _with_eta(found: JobProgress) -> JobProgress:
+def with_eta(found: JobProgress) -> JobProgress:
+    """Return the progress with the time that is left, if its rate tells it."""
     step, total, rate = found.step, found.total, found.steps_per_s
     if found.eta_s is not None or found.of_epoch or step is None or not (total and rate):
         return found

@@ -245,6 +245,9 @@ class Step:
     total: Count | None = None
     loss: Amount | None = None
     tokens_per_s: Amount | None = None
+    own: bool = False
+    """A pattern of the job found the step."""
+    steps_per_s: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,8 @@ def _pushed(node: NodePush) -> str:
         case "unchanged":
             return f"{node.path} is equal already"
         case "updated":
-            return f"{node.path}: received {size_of(node.received)}"
+            words = f", {node.words}" if node.words else ""
+            return f"{node.path}: received {size_of(node.received)}{words}"
         case "shared":
             return f"{node.path} is {node.words}"
         case "source":

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from clusterctl.inventory.ranges import name_hosts
-from clusterctl.logs.first_cause import signal_name
+from clusterctl.logs.known_errors import signal_name
 from clusterctl.report.console import Screen, safe_text
 from clusterctl.report.lines import LinePrinter, duration
 from clusterctl.values import dataclass

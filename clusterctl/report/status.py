@@ -146,7 +146,8 @@ def _output(console: Console, view: RunStatus) -> None:
     for node, one in view.stragglers:
         console.print(safe_text(f"  slow     {slow_rank(node, one)}", "yellow"))
     if view.alone:
-        text = f"{fold_hosts(view.alone)}: no connection of its ranks to another node was seen"
+        whose = "their" if len(view.alone) > 1 else "its"
+        text = f"{fold_hosts(view.alone)}: no connection of {whose} ranks to another node was seen"
         console.print(safe_text(f"  alone    {text}", "yellow"))
     if view.fell:
         console.print(safe_text(f"  fell     {fall(view.fell)}", "yellow"))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from clusterctl.errors import ClusterError, CouldNotTell, NodeError, UsageError
 from clusterctl.inventory.cluster import Cluster, Node
+from clusterctl.transport.awake import ASLEEP, Awake
 from clusterctl.transport.connection import Connection
 from clusterctl.transport.connector import IMPORTING, Connector
 from clusterctl.transport.fanout import MultiStream, interleave
@@ -79,6 +80,7 @@ class Pool:
         self._retired: dict[str, Connection] = {}
         """Of each node the last connection that broke, or did not answer in time."""
         self._closed = threading.Event()
+        self._awake = Awake(self._closed)
         raise_descriptor_limit()
         share_arenas(nodes=len(cluster.nodes))
         if not logger.isEnabledFor(logging.DEBUG):
@@ -241,6 +243,7 @@ class Pool:
         """Do something with each node's connection, all at once."""
 
         def run(name: str, do: Callable[[Connection], Reply]) -> Iterator[Reply]:
+            slept = self._awake.now()
             opened = self._open(name)
             if isinstance(opened, Reply):
                 yield opened
@@ -253,6 +256,8 @@ class Pool:
                 raise
             except Exception as error:  # noqa: BLE001  (`unexpected_error` logs it)
                 reply = Reply.failed(name, unexpected_error(name, error))
+            if reply.error is not None:
+                reply = replace(reply, error=self._awake.blame(reply.error, slept))
             self._ended(name, opened, reply)
             yield reply
 
@@ -321,11 +326,17 @@ class Pool:
             return opened
 
     def _connect(self, node: Node) -> Connection | Reply:
-        began = time.monotonic()
+        began, slept = time.monotonic(), self._awake.now()
         try:
-            connection = self._connector.connect(node)
+            try:
+                connection = self._connector.connect(node)
+            except NodeError as failure:
+                if self._awake.blame(failure, slept).phase != ASLEEP:
+                    raise
+                connection = self._connector.connect(node)
         except NodeError as failure:
-            return Reply.failed(node.name, failure, seconds=time.monotonic() - began)
+            why = self._awake.blame(failure, slept)
+            return Reply.failed(node.name, why, seconds=time.monotonic() - began)
         except Exception as error:  # noqa: BLE001  (`unexpected_error` logs it)
             if self._closed.is_set():
                 return Reply.failed(node.name, NodeError("lost", "connect", "given up"))

@@ -63,6 +63,11 @@ def test_a_folder_goes_from_here_and_from_a_node(
     assert sandbox3.on("node3", ["readlink", f"{there}/link"]).stdout == "sub/b\n"
     assert states(push(sandbox3, tmp_path, f"model:{there}")) == ["unchanged"] * 3
 
+    sandbox3.on("node3", ["sh", "-c", f"echo own > {there}/sub/b"])
+    found = push(sandbox3, tmp_path, f"model:{there}")
+    assert states(found) == ["unchanged", "unchanged", "updated"]
+    assert [node["words"] for node in found["paths"][0]["nodes"]] == ["", "", "replaced sub/b"]
+
     sandbox3.on("node2", ["rm", "-r", there])
     dry = push(sandbox3, tmp_path, there, "--dry-run")
     assert states(dry) == ["source", "would-update", "unchanged"]

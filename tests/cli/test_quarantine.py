@@ -128,6 +128,14 @@ def test_a_person_adds_lists_and_removes_nodes(
     assert "it is damaged" in capsys.readouterr().err
 
 
+def test_several_nodes_are_several_words_too(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quarantine", "add", "gpu1", "gpu[2-3]"]) == 0
+    capsys.readouterr()
+    assert main(["quarantine", "remove", "gpu1", "gpu3"]) == 0
+    out, _ = capsys.readouterr()
+    assert out == "gpu1: taken out of quarantine\ngpu3: taken out of quarantine\n"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -15,7 +15,7 @@ from clusterctl.errors import InventoryError, UsageError
 from clusterctl.inventory import load, select
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.verbs.runs.find_run import SeveralLive
-from clusterctl.verbs.runs.recorded_job import reached
+from clusterctl.verbs.runs.recorded_job import nodes_again, reached
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.verbs.runs.run_status import RunStatus
 
@@ -36,7 +36,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
 
 
 def given(path: Path | None = None) -> argparse.Namespace:
-    return argparse.Namespace(inventory=path)
+    return argparse.Namespace(inventory=path, nodes=None)
 
 
 def asked(args: argparse.Namespace, record: RunRecord) -> Cluster:
@@ -156,6 +156,22 @@ def test_an_inventory_that_lacks_a_node_still_has_the_job(
     hosts.write_text(hosts.read_text() + "job: {checkpoints: out}\n")
     again = resumed(given(), record)
     assert (again.nodes, again.job.checkpoints) == (record.cluster.nodes, "out")
+
+
+def test_a_node_that_the_inventory_no_longer_has_can_be_excluded(
+    record: RunRecord, tmp_path: Path
+) -> None:
+    """Typed with -i, the inventory alone counts: the hint picks those that it has."""
+    hosts = write(tmp_path / "hosts.yaml", nodes="a, c")
+    args = build_parser(["resume"]).parse_args(
+        ["resume", "lab-1", "--checkpoint", "latest", "--exclude", "b"]
+    )
+    left = select(run_option.to_resume(args, record), "a,b", "b").nodes
+    assert [node.name for node in left] == ["a"]
+    with pytest.raises(UsageError, match=r"nodes of lab-1, found that it lacks b$") as caught:
+        nodes_again(record, run_option.to_resume(given(hosts), record))
+    assert caught.value.hint == "--nodes a"
+    assert nodes_again(record, record.cluster) == "a,b"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,26 @@ def test_an_echo_is_never_the_cause_even_when_it_was_seen_earlier() -> None:
     )
     assert (cause.node, cause.rank, cause.exit_status) == ("b", 1, 7)
     assert cause.message == "exited with 7; its last line: bad luck"
+
+
+@pytest.mark.parametrize(
+    ("low_at", "line", "more", "full"),
+    [
+        (7.0, "step 3", {}, True),
+        (10.5, "step 3", {}, True),  # the next look, after the end
+        (-math.inf, "step 3", {}, False),
+        (-50.0, "step 3", {}, False),
+        (7.0, "ValueError: bad luck", {}, False),
+        (7.0, "step 3", {"exit_code": None, "signal": 9}, False),
+    ],
+)
+def test_a_rank_that_fails_without_a_word_while_its_logs_have_no_room(
+    low_at: float, line: str, more: dict[str, Any], *, full: bool
+) -> None:
+    report = NodeReport(
+        node="a", events=[ended(10.0, 0, **more)], last_lines={0: [line]}, room_low_at=low_at
+    )
+    assert (found(report).remedy == known_errors.NO_ROOM_FOR_LOGS) is full
 
 
 def test_only_echoes_give_the_earliest_of_them() -> None:

@@ -149,6 +149,12 @@ def test_a_bar_under_one_of_epochs_is_of_an_epoch() -> None:
     assert progress_of([above]) == JobProgress(epoch=1, epochs=4)
 
 
+def test_a_file_named_after_the_step_hides_no_total() -> None:
+    found = progress_of(["step 7/60", "step 8/60", "saved out/p/step8.pt"], ["step 3/60"], 10.0)
+    assert found == JobProgress(step=8, total=60, steps_per_s=0.5, eta_s=104.0)
+    assert progress_of(["eval step 5/10", "step 8"]) == JobProgress(step=8)
+
+
 def test_two_lines_and_their_times_tell_the_rate() -> None:
     found = progress_of(["step 30/100", "saving"], ["step 10/100"], 10.0)
     assert found == JobProgress(step=30, total=100, steps_per_s=2.0, eta_s=35.0)

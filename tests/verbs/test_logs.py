@@ -95,6 +95,29 @@ def test_a_node_that_met_no_other_is_a_warning_unless_one_of_the_run_was_seen_to
     assert all("let it meet at 10.0.0.1:29500:" in one.hint for one in notices)
 
 
+@pytest.mark.parametrize("free", [4096, None])
+def test_the_disk_of_the_logs_is_named_if_a_rank_failed_without_a_word(free: int | None) -> None:
+    dropped = happened(0, "log-dropped", file="ranks/0.log", free_bytes=free)
+    failed = happened(50, "rank-ended", rank=0, exit_code=1)
+    pool = FakePool(CLUSTER, {"a": {"tail": [dropped, failed, ended("a", "failed")]}})
+    log = RunLog(RUN, CLUSTER)
+    drained(logs.read_logs, pool, log)
+    cause = log.first_cause()
+    assert cause is not None
+    assert ("nearly full" in cause.remedy) is (free is not None)
+
+
+def test_several_nodes_that_met_no_other_are_in_the_order_of_the_inventory() -> None:
+    unseen = happened(0, "never-met", master="10.0.0.1:29500")
+    log = RunLog(RUN, CLUSTER)
+    for node in ("b", "a"):
+        list(log._happened(node, unseen.head))
+    (warning,) = log._warn_of_unmet()
+    assert warning.text == (
+        "a,b: no connection of their ranks to another node was seen: each may have trained alone"
+    )
+
+
 def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_type() -> None:
     def nested(rank: int) -> Message:
         return happened(0, "nested-launcher", rank=rank, pid=7, launcher="torchrun")

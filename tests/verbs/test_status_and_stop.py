@@ -780,6 +780,10 @@ def test_status_tells_how_far_it_is_how_fast_and_whether_it_is_silent(
     ended = {**line, "lines": ["ValueError: a traceback"]}
     document, shown = show(ended, progress={"step": 10, "total": 90})  # as `runs` shows it
     assert "  progress step 10/90\n" in shown
+    own = {"step": 80, "total": 200, "own": True, "steps_per_s": 2.0, "loss": 1.5}
+    document, shown = show({**line, **told}, progress=own)  # what a pattern of the job found
+    assert "  progress step 80/200, 2 steps/s, 1 min left\n" in shown
+    assert (document["progress"]["loss"], document["progress"]["eta_s"]) == (1.5, 59.5)
     over = {"state": "finished", "end": {"state": "finished"}}
     document, shown = show({**line, **told}, **over)
     assert document["progress"]["eta_s"] is None
@@ -1067,6 +1071,7 @@ def test_nodes_that_train_alone_are_named(
     view = view_of(RUN, CLUSTER, runs, {})
     assert ",".join(view.alone) == named
     assert view.document()["alone"] == list(view.alone)
-    line = f"  alone    {named}: no connection of its ranks to another node was seen"
+    whose = "their" if "," in named else "its"
+    line = f"  alone    {named}: no connection of {whose} ranks to another node was seen"
     show_status(Screen(), view)
     assert (line in capsys.readouterr().out) is bool(named)

@@ -15,14 +15,21 @@ SHAPE = (
 )  # fmt: skip
 """Keys that weights of another shape or meaning follow from."""
 
+SHOWN = 3
+"""Most files of the base that a message names."""
+
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what changed since a checkpoint was written."""
     if then["base"] != now["base"]:
+        files, found = then.get("base_files", {}), now.get("base_files", {})
+        edited = sorted(name for name in files | found if files.get(name) != found.get(name))
+        more = f" and {len(edited) - SHOWN} more" if len(edited) > SHOWN else ""
+        names = f" ({', '.join(edited[:SHOWN])}{more} changed since)" if files and edited else ""
         message = (
             f"checkpoint: expected base model {now['base'][:12]}, found that it was trained on "
-            f"{then['base'][:12]}\nhint: set name_or_path to {then['config']['name_or_path']} as "
-            "it was then"
+            f"{then['base'][:12]}{names}\nhint: set name_or_path to "
+            f"{then['config']['name_or_path']} as it was then"
         )
         raise CheckpointError(message)
     changed = {
@@ -44,7 +51,11 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, .
             )
             raise CheckpointError(message)
         remarks += (remark,) if remark else ()
-    if then["corpus"] != now["corpus"]:
+    if then["corpus"] == now["corpus"]:
+        pass
+    elif then.get("train_corpus") == now["train_corpus"]:
+        remarks.append("the evaluation data changed since, the training data did not")
+    else:
         remarks.append("the data changed since: the position counts samples of the new data")
     if then["code"] != now["code"]:
         remarks.append("the code changed since")

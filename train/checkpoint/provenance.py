@@ -6,12 +6,15 @@ import hashlib
 import json
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from train.config.config import Config
 from train.data import packing
 from train.files import measure
 from train.versions import version
+
+if TYPE_CHECKING:
+    from train.data.dataset import Corpus
 
 SCHEMA = 1
 """Of state.json."""
@@ -33,25 +36,33 @@ def code() -> str:
 
 
 def base(folder: Path) -> str:
-    """Return a digest of a model's files, in seconds for any size.
+    """Return a digest of a model's files."""
+    return base_files(folder)[0]
+
+
+def base_files(folder: Path) -> tuple[str, dict[str, str]]:
+    """Return a digest of a model's files, and a short one of each, in seconds for any size.
 
     Long files are hashed by samples of their bytes: enough to tell two models or a broken copy
     apart, and only rank 0's weights are ever used.
     """
     digest = hashlib.sha256()
+    files = {}
     for path in sorted(folder.iterdir()):
         if not path.is_file() or path.name.startswith(".") or path.suffix in NOT_THE_MODEL:
             continue
         size = path.stat().st_size
-        digest.update(f"{path.name}\0{size}\0".encode())
+        content = f"{path.name}\0{size}\0".encode()
         if size <= WHOLE:
-            digest.update(measure(path).sha256.encode())
-            continue
-        with path.open("rb") as file:
-            for number in range(SAMPLES):
-                file.seek(number * (size - SAMPLE) // (SAMPLES - 1))
-                digest.update(file.read(SAMPLE))
-    return digest.hexdigest()
+            content += measure(path).sha256.encode()
+        else:
+            with path.open("rb") as file:
+                for number in range(SAMPLES):
+                    file.seek(number * (size - SAMPLE) // (SAMPLES - 1))
+                    content += file.read(SAMPLE)
+        digest.update(content)
+        files[path.name] = hashlib.sha256(content).hexdigest()[:16]
+    return digest.hexdigest(), files
 
 
 def is_of_another(adapter: Path, base: str) -> bool:
@@ -75,13 +86,16 @@ def must_match(about: dict[str, Any]) -> dict[str, str]:
     return found | {"python": found["python"].rpartition(".")[0]}
 
 
-def about(config: Config, folder: Path, corpus: str, world_size: int) -> dict[str, Any]:
+def about(config: Config, folder: Path, corpus: Corpus, world_size: int) -> dict[str, Any]:
     """Return what a checkpoint records of the training that it belongs to."""
+    whole, files = base_files(folder)
     return {
         "schema": SCHEMA,
         "code": code(),
-        "base": base(folder),
-        "corpus": corpus,
+        "base": whole,
+        "base_files": files,
+        "corpus": corpus.key,
+        "train_corpus": corpus.train_key,
         "packing": packing.VERSION,
         "config": config.to_dict(),
         "world_size": world_size,

@@ -115,6 +115,8 @@ class Corpus:
     eval: Mixture | None
     key: str
     """SHA-256 of all that the tokens depend on: equal on all nodes, or something is wrong."""
+    train_key: str
+    """The same of what is trained on."""
     notes: tuple[str, ...]
     """What the user should know: lines left out, samples cut."""
     vision: Vision | None = None
@@ -228,6 +230,7 @@ def prepare(
         train=Mixture(train, weights),
         eval=Mixture(held_out) if held_out else None,
         key=_key([key for key, _, _ in opened], weights),
+        train_key=_key([key for key, _, _ in opened[:count]], weights),
         notes=notes,
     )
 

@@ -317,7 +317,8 @@ def record_of(line: bytes | BadLine) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # also too long a number, too many brackets
         found = str(error)
         if isinstance(error, json.JSONDecodeError):
-            found = f"{error.msg} (column {error.colno})"
+            column = min(error.pos, len(error.doc.rstrip())) + 1
+            found = f"{error.msg} (column {column})"
         raise BadLine(f"expected a JSON object, found: {found}") from None
     if not isinstance(record, dict):
         raise BadLine(f"expected a JSON object, found {type(record).__name__}")

@@ -30,8 +30,6 @@ FILES = ("tokens.bin", "loss_mask.bin", "images.bin", "index.npy")
 SECOND = 2
 """In the loss mask, the first token of a pair's second text."""
 MORE: Mapping[str, Any] = {}
-ROUND = 128
-"""The lengths of lines that are too long are counted in multiples of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +71,12 @@ def write(
             raise
 
 
+def _rounded(length: int) -> int:
+    """Return a length of few digits in base 2 that holds this one: few are different."""
+    step = max(8, min(128, 1 << length.bit_length() - 4))
+    return -(-length // step) * step
+
+
 def _write(aside: Path, lines: Iterable[Encoded], vocab_size: int, more: Mapping[str, Any]) -> None:
     kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     rows = array("q")  # plain numbers: a data set of short lines has millions of samples
@@ -90,7 +94,7 @@ def _write(aside: Path, lines: Iterable[Encoded], vocab_size: int, more: Mapping
                 bad.append((each.line.number, each.line.where, each.reason))
             for sample in each.samples:
                 if sample.whole:
-                    overlong[-(-sample.whole // ROUND) * ROUND] += 1
+                    overlong[_rounded(sample.whole)] += 1
                 if not sample.ids:  # dropped
                     continue
                 if sample.tally:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "nodes",
-        nargs="?",
+        nargs="*",
         metavar="NODE",
         help="with add and remove: names and ranges such as gpu[02-04,07]",
     )
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, add or remove; 1 if a node to remove was not in quarantine."""
+    args.nodes = ",".join(args.nodes)
     _require_fitting(args)
     screen = Screen()
     absent: tuple[str, ...] = ()

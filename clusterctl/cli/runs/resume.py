@@ -11,11 +11,9 @@ from clusterctl.cli.runs.launch import refusals, start
 from clusterctl.cli.shared.following import make_display
 from clusterctl.cli.shared.hint_commands import with_run
 from clusterctl.cli.shared.launch_options import add_options, launch_flags, warn_of_flags
-from clusterctl.cli.shared.options import load_all
 from clusterctl.cli.shared.run_option import (
     WHICH_TO_CHANGE,
     add_word,
-    has_inventory,
     known_cluster,
     own_cluster,
     to_resume,
@@ -61,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
                 text += f", and gets the code of {here} now"
                 hint = f"cd {shlex.quote(before.source)}, or --no-sync for the code on the nodes"
             display.show(Notice(text=text, hint=hint, level="warning"))
-        picks = (args.nodes or args.exclude) and has_inventory(args)
-        cluster = load_all(args) if picks else to_resume(args, before)
+        cluster = to_resume(args, before)
         if submits(args, cluster):
             # Hours later the word, or none, may mean another run.
             args.words = with_run(args.words, args.run, before.run)

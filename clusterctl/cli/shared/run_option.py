@@ -169,7 +169,7 @@ def to_resume(args: argparse.Namespace, record: RunRecord) -> Cluster:
     Raises:
         InventoryError: the file of `-i` has problems.
     """
-    if args.inventory:
+    if args.inventory or (args.nodes and has_inventory(args)):
         return load_all(args)
     now = _in_force(args, record)
     if now is None and record.cluster.slurm_job:

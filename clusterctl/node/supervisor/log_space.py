@@ -56,14 +56,14 @@ class LogSpace:
                     logs[log] = self._allocated(log)
             for log, size in logs.items():
                 if size > self._limit:
-                    self._drop(log, self._limit // 2, "it is larger than its limit")
+                    self._drop(log, self._limit // 2, "it is larger than its limit", None)
             disk = os.statvfs(self._folder)
             total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
             self._warn(free, min(LOW_WATER, total // 8))
             if logs and free < min(CRITICAL, total // 16):
                 log = max(logs, key=lambda each: logs[each])
                 keep = max(min(MIN_KEPT, total // 64), logs[log] // 2)
-                self._drop(log, keep, "its disk is nearly full")
+                self._drop(log, keep, "its disk is nearly full", free)
         except OSError:
             return  # the folder was deleted, or a log is not there yet
 
@@ -124,7 +124,7 @@ class LogSpace:
         overwrite_start(os.path.join(self._folder, dropped_of(log)), b"%020d\n" % until)
         self._dropped[log] = until
 
-    def _drop(self, log: str, keep: int, why: str) -> None:
+    def _drop(self, log: str, keep: int, why: str, free: Optional[int]) -> None:
         path = os.path.join(self._folder, log)
         until = (os.stat(path).st_size - keep) // _BLOCK * _BLOCK
         before = self._dropped[log]
@@ -134,7 +134,7 @@ class LogSpace:
         self._write_dropped(log, until)
         message = "dropped the oldest %d bytes of %s: %s" % (until - before, log, why)
         message += punch_hole(path, until)
-        self._record.event("log-dropped", message=message, file=log, until=until)
+        self._record.event("log-dropped", message=message, file=log, until=until, free_bytes=free)
 
 
 def punch_hole(path: str, until: int) -> str:

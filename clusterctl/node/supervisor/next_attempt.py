@@ -18,7 +18,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.peer_link.messages import PeerMessage
 from clusterctl.node.peer_link.peers import Peers
-from clusterctl.node.run.files.node_job import NodeJob, may_restart, most_attempts, run_attempt
+from clusterctl.node.run.files.node_job import (
+    NodeJob,
+    may_restart,
+    most_attempts,
+    run_attempt,
+    start_of,
+)
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.processes import ProcessKey
@@ -94,7 +100,7 @@ class NextAttempt:
         begins = None
         if self.again is not None and not self.why_not:
             wait = max(0.0, self._due - time.monotonic())
-            begins = {**_shown(self.again), "at": time.time() + wait}
+            begins = {**self._shown(self.again), "at": time.time() + wait}
         return {"attempts": self._most, "again": begins, "waits": self._waits}
 
     @property
@@ -286,29 +292,27 @@ class NextAttempt:
         self.again = again
         if decided:
             self._due = time.monotonic() + again["wait_s"]
-            self._record.event("again", of=self._most, **_shown(again))
+            self._record.event("again", of=self._most, **self._shown(again))
             self._on_change()
+
+    def _shown(self, again: PeerMessage) -> Dict[str, Any]:
+        """Return what people are shown of the next attempt."""
+        shown = {name: again[name] for name in ("attempt", "wait_s", "why")}
+        back = {seat["node"] for seat in again["joined"]}
+        shown["without"] = [node for node in again["without"] if node not in back]
+        shown["checkpoint"], shown["step"] = start_of(self._job, again)
+        return shown
 
     def announce(self) -> None:
         """Write into the log what the next attempt is, before its first line."""
         assert self.again is not None
-        where = "from the beginning"
-        if self.again["checkpoint"] is not None:
-            step = self.again["step"]
-            what = self.again["checkpoint"] if step is None else "step %d" % step
-            where = "from checkpoint " + what
+        checkpoint, step = start_of(self._job, self.again)
+        what = checkpoint if step is None else "step %d" % step
+        where = "from the beginning" if checkpoint is None else "from checkpoint %s" % what
         words = (self.again["attempt"], self._most, where, self.again["why"])
         with contextlib.suppress(OSError):  # a full disk, which the next attempt may not mind
             os.write(1, ("attempt %d of %d, %s: %s\n" % words).encode("utf-8", "replace"))
         self._record.log_times()  # noted now: the error that it names is not the next attempt's
-
-
-def _shown(again: PeerMessage) -> Dict[str, Any]:
-    """Return what people are shown of the next attempt."""
-    names = ("attempt", "checkpoint", "step", "wait_s", "why")
-    back = {seat["node"] for seat in again["joined"]}
-    without = [node for node in again["without"] if node not in back]
-    return {**{name: again[name] for name in names}, "without": without}
 
 
 def _look(

@@ -1,5 +1,6 @@
 """The use case `pull`: bring what nodes have written to this machine, and verify it."""
 
+import os
 import shlex
 import time
 from dataclasses import dataclass, field, replace
@@ -138,6 +139,10 @@ class _Pull:
         for copy in copies:
             below = f"{copy.nodes[0]}/{name}" if len(copies) > 1 or unknown else name
             done.update(self._bring(copy, below))
+            earlier = self.options.to / name
+            if below != name and copy is copies[-1] and os.path.lexists(earlier):
+                text = f"{earlier} is of an earlier pull: what the nodes have now is next to it"
+                self.emit(Notice(text=text, level="warning"))
         return PathPull(path=word, nodes=tuple(done[node.name] for node in self.cluster.nodes))
 
     def _apart(self, node: str) -> str:

@@ -1,12 +1,12 @@
 """A node that takes part in a transfer: how far it is, and what is wrong with it."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.checks.wording import size_of
 from clusterctl.errors import NodeError
-from clusterctl.model.push import Compared, PushMessage
+from clusterctl.model.push import Compared
 from clusterctl.plan.certificate import Identity
 from clusterctl.verbs.events import CopyProgress
 from clusterctl.verbs.push.result import ELSEWHERE, NodePush, failure
@@ -38,6 +38,8 @@ class Member:
     complete: bool = False
     extra: str = ""
     """Names that the source does not have."""
+    replaced: str = ""
+    """Names of files that have other contents."""
     leader: str = ""
     """The node that is given the blocks, if it shares this one's filesystem."""
     fed: bool = False
@@ -55,11 +57,13 @@ class Member:
 
     def outcome(self, path: str) -> NodePush:
         """Return what became of the path, which is there."""
+        changed = self.received or self.missing or self.replaced
         outcome = NodePush(
             node=self.name,
-            state="updated" if self.received or self.missing else "unchanged",
+            state="updated" if changed else "unchanged",
             path=path,
             received=self.received,
+            words=f"replaced {self.replaced}" if self.replaced else "",
         )
         if self.error is not None:
             return replace(outcome, **failure(self.error, ELSEWHERE))
@@ -96,10 +100,10 @@ def in_the_way(path: str, found: Compared) -> NodeError | None:
     return NodeError("exists", "operation", f"{path} has other contents: {names}", hint)
 
 
-def extra_names(told: PushMessage) -> str:
-    """Return the first names that the source does not have."""
-    more = told.extras - len(told.extra)
-    return ", ".join(told.extra) + (f" and {more} more" if more > 0 else "")
+def first_names(names: Sequence[str], count: int) -> str:
+    """Return the first of so many names."""
+    more = count - len(names)
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 def progress(

@@ -16,7 +16,7 @@ from clusterctl.model.push import PushMessage
 from clusterctl.plan.certificate import make_identity
 from clusterctl.transport.interface import Call, Reply, Request
 from clusterctl.verbs.events import CopyProgress, Emit
-from clusterctl.verbs.push.member import Member, extra_names, in_the_way, lacking_room, progress
+from clusterctl.verbs.push.member import Member, first_names, in_the_way, lacking_room, progress
 from clusterctl.verbs.push.result import HERE, NodePush, PathPush, WantedPath
 from clusterctl.verbs.push.wanted import Source, list_source
 from clusterctl.verbs.rpc import Nodes, validated_answer
@@ -164,6 +164,7 @@ class Transfer:
             member.step = "found"
             member.missing = min(told.found.missing, self.totals[0])
             path = self.wanted.targets[member.name]
+            member.replaced = first_names(told.found.replaced_paths, told.found.replaced)
             error = lacking_room(path, told.found)
             if self.pulls and not self.replaces:
                 error = in_the_way(path, told.found) or error
@@ -173,10 +174,11 @@ class Transfer:
             member.step, member.port = "listening", told.listening
         elif told.complete is not None and member.step == "listening":
             member.complete = True
+            extra = first_names(told.extra, told.extras)
             if self.pulls:
-                self.others = extra_names(told)
+                self.others = extra
             else:
-                member.extra = extra_names(told)
+                member.extra = extra
         else:
             self._note_trouble(member, told, body)
 

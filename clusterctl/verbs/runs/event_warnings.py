@@ -7,12 +7,12 @@ _SHOWN = 300
 """Characters that a warning shows of what an event says."""
 
 
-def unmet_warning(event: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the warning and the hint for a node whose ranks met no other node's."""
+def unmet_warning(event: Mapping[str, Any], *, several: bool = False) -> tuple[str, str]:
+    """Return the warning and the hint for a node, or several, whose ranks met no other node's."""
     trains = event.get("kind") == "trains-alone"
-    text = "no connection of its ranks to another node was seen: it " + (
-        "trains alone" if trains else "may have trained alone"
-    )
+    text = f"no connection of {'their' if several else 'its'} ranks to another node was seen: "
+    text += "each " if several else "it "
+    text += "trains alone" if trains else "may have trained alone"
     where = str(event.get("master"))[:_SHOWN]
     hint = (
         "if this is one training, leave rank and world_size out of init_process_group, and let it"

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from clusterctl.errors import UsageError
 from clusterctl.inventory.cluster import Cluster, Job
+from clusterctl.inventory.ranges import name_hosts
 from clusterctl.inventory.settings import keys_of
 from clusterctl.plan.options import Options
 from clusterctl.verbs.runs.records import RunRecord
@@ -167,6 +169,24 @@ def lacks(record: RunRecord, now: Cluster) -> bool:
     if missing:
         report_ignored(record, now, f"it lacks {', '.join(missing)}")
     return bool(missing)
+
+
+def nodes_again(record: RunRecord, now: Cluster) -> str:
+    """Return the nodes of the run, as `--nodes` takes them.
+
+    Raises:
+        UsageError: the inventory lacks one.
+    """
+    names = [node.name for node in record.cluster.nodes]
+    known = {node.name for node in now.nodes}
+    if missing := [name for name in names if name not in known]:
+        kept = ",".join(name for name in names if name in known)
+        raise UsageError(
+            f"{now.file or now.name}: expected the nodes of {record.run}, found that it lacks"
+            f" {name_hosts(missing)}",
+            hint=f"--nodes {kept}" if kept else None,
+        )
+    return ",".join(names)
 
 
 def report_ignored(record: RunRecord, now: Cluster, why: str) -> None:

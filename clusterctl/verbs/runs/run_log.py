@@ -86,6 +86,8 @@ class RunLog:
         """How many invalid messages each node has sent."""
         self._env_init: dict[str, tuple[float, str]] = {}
         """Seconds that each node's `env_init` took."""
+        self._room_low: dict[str, float] = {}
+        """When each node last had little room for its logs, by its clock."""
         self.late: dict[str, str] = {}
         """What each node's ranks were doing that had not joined when the start was ended."""
         self._clock_events: dict[str, Mapping[str, Any]] = {}
@@ -222,6 +224,7 @@ class RunLog:
                     for log in self._logs[name].values()
                 },
                 gone=self.node_runs[name].why_gone if name in self.node_runs else "",
+                room_low_at=self._room_low.get(name, float("-inf")),
                 env_init_s=self._env_init.get(name, (0.0, ""))[0],
                 env_init_said=self._env_init.get(name, (0.0, ""))[1],
             )
@@ -298,8 +301,10 @@ class RunLog:
     def _warn_of_unmet(self) -> Iterator[Notice]:
         """Warn of nodes that met no other, unless one was seen to: that may have been brief."""
         if self._unmet and not self._met:
-            text, hint = unmet_warning(next(iter(self._unmet.values())))
-            names = fold_hosts(self._unmet)
+            text, hint = unmet_warning(
+                next(iter(self._unmet.values())), several=len(self._unmet) > 1
+            )
+            names = fold_hosts(node.name for node in self.cluster.nodes if node.name in self._unmet)
             yield Notice(level="warning", text=f"{names}: {text}", hint=hint)
         self._unmet.clear()
 
@@ -316,6 +321,8 @@ class RunLog:
             said = str(event.get("env_init_said") or "")[:LINE_BYTES]
             self._env_init[node] = float(event.get("env_init_s") or 0.0), said
             self.late.pop(node, None)
+        elif event["kind"] in ("room-low", "log-dropped") and event.get("free_bytes") is not None:
+            self._room_low[node] = float(event.get("time") or 0.0)
         elif event["kind"] == "late":
             self.late[node] = str(event.get("message"))[:LINE_BYTES]
         elif event["kind"] in ENDS and len(self.events[node]) < EVENTS_LIMIT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from clusterctl.model.from_json import invalid
 from clusterctl.model.node_run import Step
 from clusterctl.node.run.files.progress import END_BYTES, progress_in, run_progress
 from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.operations.status import printed
 
 BARS = (
     b"Loading checkpoint shards: 100%|##########| 4/4 [00:02<00:00]\n"
@@ -42,6 +44,8 @@ BARS = (
         (b"Step 1,200 | Loss: 1.79\n", 1200, None),
         (b'{"step": 44}\n{"step": 45, "total_steps": 200}\n', 45, 200),
         (b'{"step": 45}\nmax_steps=200\n', 45, None),
+        (b"step 7/60\nstep 8/60\nsaved out/step8.pt\n", 8, 60),
+        (b"eval step 5/10\nstep 8\n", 8, None),
         (b"step=100\n\r 10%|#         | 100/1000 [00:10<00:16]", 100, 1000),
     ],
 )
@@ -135,13 +139,31 @@ def test_a_pattern_of_the_job_counts_first(tmp_path: Path) -> None:
         b"step 1 loss 9\nseen 12 batches of 90, cost 2,5.5 [1e3 t]\n" + b"a" * 40 + b"!\n"
     )
     own = [r"seen (?P<step>\d+) .* of (?P<total>\d+)", r"\[(?P<tokens_per_s>\S+) t\]"]
+    found: dict[str, float | None]
     found = {"step": 12, "total": 90, "loss": 9, "tokens_per_s": 1000}
+    found |= {"own": True, "steps_per_s": None}
     assert run_progress(NodePaths(str(tmp_path)), own) == found
     began = time.monotonic()
     slow = r"(?P<step>(a+)+)$"
     for _ in range(5):
         assert run_progress(NodePaths(str(tmp_path)), [slow, "(", *own]) == found
     assert time.monotonic() - began < 5, "it was tried once"
+
+
+def test_a_pattern_of_the_job_tells_the_rate(tmp_path: Path) -> None:
+    """Its steps are those of all epochs, which known lines do not tell."""
+    (tmp_path / "ranks").mkdir()
+    lines = [b"loading\n", *(b"Step %d/50, all: %d of 200\n" % (n % 50, n) for n in range(40, 66))]
+    (tmp_path / "ranks" / "0.log").write_bytes(b"".join(lines))
+    size, times = 0, []
+    for number, line in enumerate(lines):
+        size += len(line)
+        times.append(b"%.3f %d\n" % (time.time() - 2 * (len(lines) - number), size))
+    (tmp_path / "ranks" / "0.times").write_bytes(b"".join(times))
+    os.utime(tmp_path / "ranks" / "0.log", (time.time() - 2, time.time() - 2))
+    found = printed(NodePaths(str(tmp_path)), [r"all: (?P<step>\d+) of (?P<total>\d+)"])["progress"]
+    assert (found["step"], found["total"], found["own"]) == (65, 200, True)
+    assert found["steps_per_s"] == pytest.approx(0.5, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,9 @@ def test_a_job_outlives_a_log_that_is_larger_than_its_disk(make_run: MakeRun, di
     assert run.ended()["state"] == "finished"
     kinds = [event["kind"] for event in run.events()]
     assert kinds.count("room-low") == 1
-    assert "log-dropped" in kinds
+    dropped = [event for event in run.events() if event["kind"] == "log-dropped"]
+    assert dropped
+    assert all(event["free_bytes"] < 8 << 20 for event in dropped)
     # A reader that comes later is told of the hole.
     later = [m for m in run.tail() if m.head.get("data") == "ranks/0.log"]
     assert later[0].head["dropped"] == later[0].head["offset"] > 0
@@ -85,6 +87,7 @@ def test_a_log_beyond_its_limit_keeps_its_newest_half(disk: Path) -> None:
     assert Path(paths.events).read_text().count("larger than its limit") == 1
     room.check()
     assert Path(paths.events).read_text().count("log-dropped") == 1
+    assert '"free_bytes": null' in Path(paths.events).read_text().replace(":null", ": null")
     dropped = Path(paths.folder, dropped_of("ranks/0.log")).read_bytes()
     LogSpace(RunFiles(paths), limit=1 << 20).check()  # of the next attempt
     assert Path(paths.folder, dropped_of("ranks/0.log")).read_bytes() == dropped

@@ -107,6 +107,27 @@ def test_a_worker_goes_when_the_master_says_so_and_not_before() -> None:
     assert node.events == ["again"]
 
 
+def test_before_its_own_first_checkpoint_a_resume_begins_again_from_the_one_it_was_given(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    resumed = {"run": "r0", "checkpoint": "out/step10.pt", "step": 10, "command": []}
+    starts = []
+    for more, own in (({}, {}), ({"resumed": resumed}, {}), ({"resumed": resumed}, {"step": 20})):
+        node = Node(1, **more)
+        node.next._record.log_times = lambda: None  # type: ignore[method-assign]
+        node.peers.again = {**AGAIN, **own, **({"checkpoint": "/w/ckpt/c-4"} if own else {})}
+        node.poll()
+        shown = node.next.account["again"]
+        starts.append((shown["checkpoint"], shown["step"]))
+        node.next.announce()
+    assert starts == [(None, None), ("out/step10.pt", 10), ("/w/ckpt/c-4", 20)]
+    heads = [line.partition(": ")[0] for line in capfd.readouterr().out.splitlines()]
+    assert heads == [
+        f"attempt 2 of 3, from {where}"
+        for where in ("the beginning", "checkpoint step 10", "checkpoint step 20")
+    ]
+
+
 @pytest.mark.parametrize("path", ["/w/ckpt/c-4", "ckpt/c-4"])
 def test_a_worker_takes_a_checkpoint_that_it_has_seen(path: str) -> None:
     node = Node(1)

@@ -22,6 +22,7 @@ ABOUT: dict[str, Any] = {
     "base": "b",
     "code": "c",
     "corpus": "d",
+    "train_corpus": "t",
     "position": {"consumed": 0},
     "world_size": 1,
     "config": {
@@ -49,6 +50,36 @@ def test_weights_of_another_shape_are_refused_before_any_is_loaded(key: str, val
         differences(ABOUT, now)
     del now["config"][key]
     assert differences(ABOUT, now) == ("learning_rate was 0.0001, is 0.0002",)
+
+
+def test_the_files_of_the_base_that_changed_are_named() -> None:
+    from train.checkpoint.differences import differences
+    from train.errors import CheckpointError
+
+    files = {"tokenizer.json": "1", "config.json": "2"}
+    then = ABOUT | {"config": {"name_or_path": "demo/model"}, "base_files": files}
+    now = then | {"base": "other", "base_files": files | {"tokenizer.json": "3"}}
+    said = r"found that it was trained on b \(tokenizer\.json changed since\)\nhint: set name_or_"
+    with pytest.raises(CheckpointError, match=said):
+        differences(then, now)
+    del then["base_files"]  # (a checkpoint of an earlier version)
+    with pytest.raises(CheckpointError, match=r"trained on b\nhint: "):
+        differences(then, now)
+
+
+@pytest.mark.parametrize(
+    ("train", "remark"),
+    [
+        ("t", "the evaluation data changed since, the training data did not"),
+        ("u", "the data changed since: the position counts samples of the new data"),
+    ],
+)
+def test_an_evaluation_set_that_changed_is_not_called_the_data(train: str, remark: str) -> None:
+    from train.checkpoint.differences import differences
+
+    assert differences(ABOUT, ABOUT | {"corpus": "e", "train_corpus": train}) == (remark,)
+    then = {key: value for key, value in ABOUT.items() if key != "train_corpus"}
+    assert differences(then, ABOUT) == ()
 
 
 def test_rows_that_another_version_packed_are_not_counted_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from tests.train.world import context
 from train.config.config import Config
 from train.config.datasets import Dataset
-from train.data import dataset, encoding, token_cache, token_store
+from train.data import dataset, encoding, token_cache
 from train.data.files import lines
 from train.data.files.lines import Line
 from train.distributed.env import RankEnv
@@ -420,11 +421,11 @@ def test_samples_that_are_too_long_are_cut_or_dropped_and_counted(
     tokenizer = dataset.load_tokenizer(Path(config.name_or_path), config)
     whole = [len(tokenizer(pair["prompt"] + pair["completion"])["input_ids"]) for pair in pairs]
     assert whole[0] < config.seq_len < whole[1] < whole[2] < 128 < whole[3]
-    longest = -(-whole[3] // token_store.ROUND) * token_store.ROUND
+    longest = -(-whole[3] // 64) * 64
     (note,) = corpus.notes
     assert note == (
-        f"dataset_path: 3 samples are longer than seq_len 48 and {fate}; seq_len {longest} holds "
-        "all"
+        f"dataset_path: 3 samples are longer than seq_len 48 and {fate}; seq_len 96 holds 2 of "
+        f"them, seq_len {longest} holds all"
     )
     assert corpus.train.lengths.tolist() == ([8, 48, 48, 48] if overlong == "cut" else [8])
     (note,) = dataset.prepare(replace(config, seq_len=128), RankEnv()).notes
@@ -452,7 +453,30 @@ def test_of_several_too_long_samples_it_is_told_what_twice_the_length_holds(conf
     pairs = [{"prompt": "why?", "completion": "so " * count} for count in lengths]
     Path(config.datasets[0].path).write_text("\n".join(map(json.dumps, pairs)))
     (note,) = dataset.prepare(replace(config, seq_len=128), RankEnv()).notes
-    assert "; seq_len 256 holds 2 of them, seq_len 1024 holds all" in note
+    assert "; seq_len 256 holds 2 of them, seq_len 960 holds all" in note
+
+
+def test_the_length_that_holds_all_is_near_the_longest(config: Config) -> None:
+    pairs = [{"prompt": "why?", "completion": "so " * count} for count in (5, 14)]
+    Path(config.datasets[0].path).write_text("\n".join(map(json.dumps, pairs)))
+    longest = max(dataset.prepare(replace(config, seq_len=512), RankEnv()).train.lengths)
+    (note,) = dataset.prepare(replace(config, seq_len=12), RankEnv()).notes
+    found = re.search(r"seq_len (\d+) holds all", note)
+    assert found
+    assert longest <= int(found[1]) < longest + 8
+
+
+def test_the_key_of_what_is_trained_on_does_not_depend_on_the_evaluation_set(
+    config: Config, tmp_path: Path
+) -> None:
+    held_out = tmp_path / "eval.jsonl"
+    config = replace(config, eval_dataset_path=str(held_out))
+    made = []
+    for text in ("some words", "other words"):
+        held_out.write_text(json.dumps({"text": text}))
+        made.append(dataset.prepare(config, RankEnv()))
+    assert made[0].train_key == made[1].train_key
+    assert made[0].key != made[1].key
 
 
 def test_each_data_set_may_have_columns_and_roles_of_its_own(

@@ -175,6 +175,7 @@ def test_the_forms_of_other_programs_are_those_of_this_one(tokenizer: Any) -> No
     ("line", "said"),
     [
         (b"{", "expected a JSON object"),
+        (b'{"text": "a"\n', "found: Expecting ',' delimiter (column 13)"),
         (b"[1]", "found list"),
         (b'{"text": "\xff"}', "expected UTF-8"),
         (b'{"text": " "}', "text: expected some text"),

@@ -257,6 +257,22 @@ def test_what_two_nodes_have_does_not_mix_without_a_word(cluster: Cluster, tmp_p
     assert warning.hint == f"to keep what is of b apart: --to {tmp_path}/here/b"
 
 
+def test_what_an_earlier_pull_brought_is_named_once_the_nodes_differ(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    for name in "ab":
+        (tmp_path / name / "rs.txt").write_text("alike")
+    to, told = tmp_path / "here", list[Event]()
+    pulled(cluster, to, "rs.txt", events=told)
+    (tmp_path / "b" / "rs.txt").write_text("other")
+    assert not [event for event in told if isinstance(event, Notice) and event.level == "warning"]
+    assert states(pulled(cluster, to, "rs.txt", events=told)) == ["pulled", "pulled", "absent"]
+    (warning,) = [event for event in told if isinstance(event, Notice) and event.level == "warning"]
+    assert warning.text.startswith(f"{to}/rs.txt is of an earlier pull")
+    assert (to / "rs.txt").read_text() == (to / "a" / "rs.txt").read_text() == "alike"
+    assert (to / "b" / "rs.txt").read_text() == "other"
+
+
 def test_a_file_that_vanishes_meanwhile_is_named(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,12 @@
 """What became of a path on one node."""
 
 import pytest
+from rich.console import Console
 
 from clusterctl.errors import OPERATION, NodeError
+from clusterctl.report.copies import show_push
 from clusterctl.verbs.push.member import Member
+from clusterctl.verbs.push.result import PathPush, PushResult
 
 
 @pytest.mark.parametrize(
@@ -20,6 +23,22 @@ def test_a_folder_with_other_files_is_no_copy_but_for_those_of_a_nodes_own_ranks
     extra: str, state: str
 ) -> None:
     assert Member("a", "token", extra=extra).outcome("/out").state == state
+
+
+def test_what_a_push_replaced_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    members = (
+        Member("a", "token", missing=2, received=2, replaced="x.txt"),
+        Member("b", "token", missing=2, received=2),
+        Member("c", "token", replaced="x.txt", leader="a"),
+    )
+    nodes = tuple(member.outcome("/data") for member in members)
+    path = PathPush(path="x", source="a", source_path="/x", bytes=2, files=1, nodes=nodes)
+    result = PushResult(cluster="lab", paths=(path,), dry_run=False, seconds=1.0)
+    show_push(Console(width=100), result)
+    printed = capsys.readouterr().out
+    assert "a: /data: received 2 bytes, replaced x.txt\n" in printed
+    assert "b: /data: received 2 bytes\n" in printed
+    assert "c: /data is shared with a\n" in printed
 
 
 @pytest.mark.parametrize(

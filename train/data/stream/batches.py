@@ -73,6 +73,7 @@ def prepare(
         train=Mixture([window.tokens]),
         eval=Mixture([samples for _, samples, _ in evaluation]) if evaluation else None,
         key=hashlib.sha256("".join(keys).encode()).hexdigest(),
+        train_key=hashlib.sha256(keys[0].encode()).hexdigest(),
         notes=(*notes, *dataset.files_taken([located, *held_out])),
         vision=load.vision,
         source=source,

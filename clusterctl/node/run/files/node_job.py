@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, TypedDict
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, TypedDict
 
 PLACEHOLDER, STEP_PLACEHOLDER = "{checkpoint}", "{checkpoint_step}"
 """In a command, where the path of a checkpoint goes, and its step."""
@@ -267,6 +267,15 @@ def from_checkpoint(words: Iterable[str], path: str, step: Optional[int]) -> Lis
     """Return a command with the checkpoint in its places; without a step, that place stays."""
     number = STEP_PLACEHOLDER if step is None else str(step)
     return [word.replace(STEP_PLACEHOLDER, number).replace(PLACEHOLDER, path) for word in words]
+
+
+def start_of(job: NodeJob, again: Mapping[str, Any]) -> Tuple[Optional[str], Optional[int]]:
+    """Return the checkpoint, and its step, that an attempt begins from; None: the beginning.
+
+    Without one of its own it runs the command of the launch, which a resume gave a checkpoint.
+    """
+    start = again if again["checkpoint"] is not None else job.get("resumed") or {}
+    return start.get("checkpoint"), start.get("step")
 
 
 def next_job(job: NodeJob, again: MasterDecision, *, began: float, link_port: int) -> NodeJob:

@@ -21,7 +21,7 @@ from clusterctl.wire import Message
 TYPE_CHECKING = False
 # What asks a living run takes longer to import than an ended one to read.
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
     from clusterctl.node.run.processes.processes import ProcessKey
 
@@ -48,7 +48,7 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     del body
     paths = find_run(args)
     hand_over("status", args, channel, paths)
-    found = {**_with_progress(paths), "last": last_printed_line(paths)}
+    found = {**node_status(paths), **printed(paths, read_json(paths.job).get("progress") or ())}
     if found["state"] in LIVE:
         from clusterctl.node.run.processes.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
 
@@ -91,6 +91,14 @@ def _with_progress(paths: NodePaths) -> Dict[str, Any]:
     return {**node_status(paths), "progress": run_progress(paths, patterns)}
 
 
+def printed(paths: NodePaths, patterns: Sequence[str]) -> Dict[str, Any]:
+    """Return the `progress` and the `last` line of a run; `patterns` are those of the job."""
+    from clusterctl.node.run.files.progress import run_progress  # noqa: PLC0415  (`tail` needs none)
+
+    last = last_printed_line(paths, patterns)
+    return {"progress": run_progress(paths, patterns, last), "last": last}
+
+
 def use_that_fell(paths: NodePaths) -> Optional[Dict[str, Any]]:
     """Return whose use fell, if any: since this attempt began, as one that loads has not fallen."""
     from clusterctl.node.run.samples.falls import find_falls  # noqa: PLC0415  (few operations)
@@ -115,7 +123,7 @@ def find_run(args: Dict[str, Any]) -> NodePaths:
             message = "run %s lives on this node, but its folder was deleted (%s)"
             hint = "clusterctl stop %s ends it" % args["run"]
             raise OperationError("no-folder", message % (args["run"], where), hint=hint)
-        message = "run %s was not on this node (%s)" % (args["run"], where)
+        message = "the folder of run %s is not on this node (%s)" % (args["run"], where)
         raise OperationError("no-run", message, folder=paths.folder)
     return paths
 
@@ -199,7 +207,7 @@ def _end_of(shown: Dict[str, Any]) -> Dict[str, Any]:
     return {**end, "stacks": bool(shown.get("stacks"))}  # an earlier version knows no such field
 
 
-def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
+def last_printed_line(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Dict[str, Any]]:
     """Return what the log written last ends with; None if nothing was printed.
 
     That is `rank`, `line`, `age_s`, `every_s` (usually from line to line), the last `lines`, and
@@ -232,7 +240,7 @@ def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
         "age_s": round(max(0.0, now - written), 1),
         "every_s": _usual_gap([moment for moment, _ in times]),
         "lines": lines,
-        "earlier": _earlier_lines(times, begin, end, now),
+        "earlier": _earlier_lines(times, begin, end, now, patterns),
     }
 
 
@@ -276,20 +284,21 @@ def _usual_gap(moments: List[float]) -> Optional[float]:
 
 
 def _earlier_lines(
-    times: List[Tuple[float, int]], begin: int, end: bytes, now: float
+    times: List[Tuple[float, int]], begin: int, end: bytes, now: float, patterns: Sequence[str]
 ) -> Optional[Dict[str, Any]]:
     """Return the lines that were the end some time ago, and how long ago; None: unknown.
 
     What was printed before the first step counts only if no later line tells a step.
     """
-    from clusterctl.node.run.files.progress import progress_in  # noqa: PLC0415  (`tail` needs none)
+    from clusterctl.node.run.files.progress import own_progress, progress_in  # noqa: PLC0415  (`tail` needs none)
 
     found = None
     for moment, size in times[:-1]:
         lines = _told_lines(end[: max(0, size - begin)])
         if lines and (begin == 0 or size - begin > LINE_CHARACTERS):  # not one that is cut off
             one = {"lines": lines, "age_s": round(max(0.0, now - moment), 1)}
-            if "step" in (progress_in("\n".join(lines).encode()) or {}):
+            text = "\n".join(lines).encode()
+            if "step" in (own_progress(patterns, text) if patterns else progress_in(text) or {}):
                 return one
             found = found or one
     return found

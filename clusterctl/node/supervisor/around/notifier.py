@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 from clusterctl.node.event_loop import EventLoop, Timer
 from clusterctl.node.notify.deliver import LIMIT_SECONDS, SHORTEST_SECRET, deliver, hide, receiver
 from clusterctl.node.notify.message import message
-from clusterctl.node.run.files.node_job import NodeJob, most_attempts, run_attempt
+from clusterctl.node.run.files.node_job import NodeJob, most_attempts, run_attempt, start_of
 from clusterctl.node.run.files.run_files import RunFiles
 from clusterctl.node.run.processes import processes
 from clusterctl.node.run.processes.environ_bytes import Environment
@@ -75,9 +75,8 @@ class Notifier:
         again: Any = self._job.get("again")
         if again:
             self._started = True
-            where = "from the beginning"
-            if again["checkpoint"] is not None:
-                where = "from checkpoint %s" % again["checkpoint"]
+            start, _ = start_of(self._job, again)
+            where = "from the beginning" if start is None else "from checkpoint %s" % start
             attempt = "attempt %d of %d" % (again["attempt"], most_attempts(self._job))
             self.tell("restarted", "starting", "is now %s, %s: %s" % (attempt, where, again["why"]))
         self._loop.call_every(LOOK_SECONDS, partial(self._look, is_up, alarm))
