@@ -83,6 +83,8 @@ class Sshd:
             "KbdInteractiveAuthentication no",
             "PermitRootLogin yes",
             "PermitUserEnvironment yes",
+            # The rc files of whoever runs the tests may start a hundred processes, as pyenv's do.
+            f"SetEnv HOME={self.folder}",
             *self.options,
         ]
         config.write_text("\n".join(lines) + "\n")
