@@ -84,6 +84,8 @@ class Sshd:
             "PermitRootLogin yes",
             "PermitUserEnvironment yes",
             *self.options,
+            # The rc files of whoever runs the tests may start a hundred processes, as pyenv's do.
+            f"SetEnv HOME={self.folder}",  # (the first SetEnv counts)
         ]
         config.write_text("\n".join(lines) + "\n")
         with (self.folder / "log").open("a") as log:

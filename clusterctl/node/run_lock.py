@@ -14,7 +14,6 @@ but never both run.
 from __future__ import annotations
 
 import _socket
-import contextlib
 import os
 import struct
 import time
@@ -129,7 +128,7 @@ def query(
     """
     deadline = time.monotonic() + seconds
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    with contextlib.closing(connection):
+    try:
         try:
             _connect(connection, sockets(name)[0], deadline)
         except ConnectionRefusedError:
@@ -145,6 +144,8 @@ def query(
         if peer.is_other_user:
             answer = _untrusted(answer, peer)
         return {**answer, "pid": peer.pid, "uid": peer.uid}
+    finally:
+        connection.close()
 
 
 def live_run(folder: bytes, machine: str) -> Optional[Dict[str, Any]]:

@@ -25,7 +25,7 @@ pytestmark = [
 
 TRAIN = """
 import json, os, pathlib, signal, sys, time
-import ray, torch
+import ray
 
 @ray.remote(num_cpus=1)
 class Worker:
@@ -56,6 +56,7 @@ class Worker:
         return self.weight
 
 def save(*_):
+    import torch
     folder = pathlib.Path("out") / f"checkpoint-{step}"
     folder.mkdir(parents=True, exist_ok=True)
     weight = ray.get(workers[-1].read.remote())  # through Ray, from another node
@@ -67,6 +68,7 @@ def save(*_):
 ray.init(address="auto", logging_level="ERROR")
 step, weight = 0, 1.0
 if len(sys.argv) > 1:
+    import torch
     folder = pathlib.Path(sys.argv[1])
     step = json.loads((folder / "trainer_state.json").read_text())["global_step"]
     weight = torch.load(folder / "pytorch_model.bin", weights_only=False)["weight"]
@@ -87,7 +89,7 @@ while step < int(os.environ["STEPS"]):
             ray.get([worker.read.remote() for worker in workers])
             time.sleep(0.2)
 """
-"""Its workers import torch only if GLOO is set."""
+"""It imports torch only for checkpoints, and its workers only if GLOO is set."""
 STEPS = 4
 SMALL = ["--num-cpus=1", "--object-store-memory=80000000"]
 

@@ -73,7 +73,9 @@ def losses(folder: Path) -> dict[int, tuple[float, float]]:
 SLOW = """
 import runpy, sys, time
 
-from train.trainer import Trainer
+from train.__main__ import uncollected
+with uncollected():
+    from train.trainer import Trainer
 
 real = Trainer.update
 

@@ -10,12 +10,14 @@ FIRST_USED_LATER = (
     "numpy.ctypeslib",
     "numpy.ma",
     "peft.utils.transformers_weight_conversion",
+    "pytest",
+    "tests.train.world",
     "torch.profiler._cupti_monitor",
     "torch.utils.serialization.config",
     "train.observe.collective_clock",
     "transformers.models.llama.modeling_llama",
 )
-"""What libraries import when a training needs it."""
+"""What libraries import when a training needs it, and tests whose functions ranks call."""
 
 with uncollected():
     import train.run  # noqa: F401

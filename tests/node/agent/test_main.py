@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 
@@ -372,12 +372,21 @@ def test_a_killed_agent_leaves_no_process_behind(echo: Agent) -> None:
     assert not any(map(psutil.pid_exists, group))
 
 
-def test_what_every_check_runs_imports_nothing_slow(tmp_path: Path) -> None:
+CHECK = ("agent.main", "probe.read", "probe.peer_probe")
+
+
+@pytest.mark.parametrize(
+    ("modules", "last"),
+    [(CHECK, "probe.tokens"), (["supervisor.ranks.rank"], "run_lock")],
+    ids=["of every check", "before every rank"],
+)
+def test_what_often_runs_imports_nothing_slow(
+    tmp_path: Path, modules: Sequence[str], last: str
+) -> None:
     sources = loader.program().decode("latin-1").partition("module, _, function")[0]
-    look = "import sys, clusterctl.node.agent.main, clusterctl.node.probe.read\n"
-    look += "import clusterctl.node.probe.peer_probe"
+    look = "".join(f"import clusterctl.node.{name}\n" for name in modules)
     program = tmp_path / "program.py"
-    code = f"# coding: latin-1\n{sources}\n{look}\nprint(*sys.modules)"
+    code = f"# coding: latin-1\n{sources}\n{look}\nimport sys\nprint(*sys.modules)"
     program.write_text(code, encoding="latin-1")
     python = [sys.executable, "-X", "utf8", "-I", "-S", str(program)]
     imported = subprocess.run(python, capture_output=True, check=True, text=True).stdout.split()
@@ -385,4 +394,4 @@ def test_what_every_check_runs_imports_nothing_slow(tmp_path: Path) -> None:
     # Each of them takes as long as a fifth of Python's own start, or several together.
     slow = {"json", "re", "enum", "typing", "socket", "threading", "glob", "signal", "importlib"}
     assert slow & set(imported) == set()
-    assert "clusterctl.node.probe.tokens" in imported
+    assert f"clusterctl.node.{last}" in imported

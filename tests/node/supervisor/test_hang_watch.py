@@ -95,7 +95,7 @@ while True:
         time.sleep(0.1)
 print("here", flush=True)
 while True:
-    end = time.thread_time() + 0.03
+    end = time.thread_time() + 0.01
     while time.thread_time() < end:
         pass
     if rank == 2:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clusterctl.node.run.processes import processes
+from clusterctl.node.supervisor.ranks.spawn import UNCOLLECTED
 from tests.node.conftest import Run
 from tests.node.supervisor.test_rank_variables import assert_variables
 from tests.waiting import wait_until
@@ -66,3 +69,18 @@ def test_a_launcher_that_is_killed_ends_the_run_and_its_ranks(make_run: Callable
         True
     ] * 2
     assert not run.left()
+
+
+def test_a_launcher_is_imported_without_garbage_collection_and_runs_as_with_m(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "heavy").mkdir()
+    (tmp_path / "heavy/__init__.py").write_text("import gc; collects = gc.isenabled()")
+    main = "import gc, heavy, sys; print(__name__, sys.argv, heavy.collects, gc.isenabled())"
+    (tmp_path / "heavy/run.py").write_text(main + "; print(gc.get_freeze_count() > 1000)")
+    words = ["heavy.run", "--a b", ""]
+    argv = [sys.executable, "-c", UNCOLLECTED, *words]
+    found = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    given = [str(tmp_path / "heavy/run.py"), *words[1:]]
+    assert found.stdout == f"__main__ {given} False True\nTrue\n"
+    assert found.stderr == ""

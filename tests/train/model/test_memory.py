@@ -81,7 +81,7 @@ HOW: dict[str, dict[str, Any]] = {
     "DoRA": {"lora_use_dora": True},
     "eager": {"attn_implementation": "eager"},
     "all weights": {"method": "full"},
-    "wide vocabulary": {"vocabulary": 100_000},
+    "wide vocabulary": {"vocabulary": 32_000},
 }
 
 

@@ -141,14 +141,13 @@ def test_logits_that_are_not_those_of_base_and_adapter_leave_no_model(
     assert not list(tmp_path.glob("new*"))
 
 
-@pytest.mark.parametrize("wrong", ["missing", "doubled", "rounded"])
-def test_one_wrong_weight_of_many_layers_in_bfloat16_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
-    """What rounding of the sum changes of the logits would hide it."""
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a base of many layers in bfloat16, and an adapter of it that can be merged."""
     from peft import LoraConfig, get_peft_model
 
-    base, adapter = make_model(tmp_path / "base", layers=32), tmp_path / "adapter"
+    folder = tmp_path_factory.mktemp("deep")
+    base, adapter = make_model(folder / "base", layers=32), folder / "adapter"
     plain = merge.load_base(str(base), dtype=torch.bfloat16)
     plain.save_pretrained(base)
     shape = LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear")
@@ -157,7 +156,16 @@ def test_one_wrong_weight_of_many_layers_in_bfloat16_is_found(
         if "lora_B" in name:
             parameter.data = 0.01 * torch.randn(parameter.shape)
     network.save_pretrained(adapter)
-    assert "verified" in merge.merge(adapter, tmp_path / "right", str(base))[1]
+    assert "verified" in merge.merge(adapter, folder / "right", str(base))[1]
+    return base, adapter
+
+
+@pytest.mark.parametrize("wrong", ["missing", "doubled", "rounded"])
+def test_one_wrong_weight_of_many_layers_in_bfloat16_is_found(
+    deep: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """What rounding of the sum changes of the logits would hide it."""
+    base, adapter = deep
     own, layers = merge_files._merged, []
 
     def spoilt(layer: Any, weight: torch.Tensor) -> torch.Tensor:

@@ -6,9 +6,13 @@ through JSON.
 
 from __future__ import annotations
 
-from typing import Dict
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict
 
-Environment = Dict[bytes, bytes]
+    Environment = Dict[bytes, bytes]
+else:
+    Environment = dict
 
 
 def original_environment() -> Environment:

@@ -12,14 +12,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import time
-from typing import Dict, List, Optional
 
 from clusterctl.node import run_lock
 from clusterctl.node.program_path import find_program
 from clusterctl.node.run.files.run_paths import LAUNCHER_LOG
 from clusterctl.node.run.processes.environ_bytes import original_environment
+
+TYPE_CHECKING = False
+# `typing` and `signal`, with its enums, take as long to import as Python to start.
+if TYPE_CHECKING:
+    import signal
+    from typing import Dict, List, Optional
+else:
+    import _signal as signal
 
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61

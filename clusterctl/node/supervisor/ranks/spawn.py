@@ -12,6 +12,13 @@ from clusterctl.node.run.files.run_paths import LAUNCHER_LOG, RANK_LOG, NodePath
 from clusterctl.node.run.processes.environ_bytes import Environment
 from clusterctl.node.run.processes.processes import ENV_LOCK, ENV_NODE, ENV_RUN_ID
 
+UNCOLLECTED = (
+    "import gc, runpy, sys; gc.disable(); del sys.argv[0]; "
+    "__import__(sys.argv[0].rpartition('.')[0]); gc.freeze(); gc.enable(); "
+    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+"""Is `-m` of a launcher, without the garbage collections that are a third of importing torch."""
+
 
 class Spawner:
     """Starts processes of one run."""
@@ -33,6 +40,8 @@ class Spawner:
             words = agent_argv(self._paths, program, self._paths.folder)
         else:
             words = [*self._job["launcher_argv"], *self._inner_shim(), *self._rank_words()]
+            if words[1] == "-m":
+                words[1:2] = ["-c", UNCOLLECTED]
             words = [*self._job["container"], *words]
         return self._start(LAUNCHER_LOG, words, self.environment)
 
