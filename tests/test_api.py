@@ -215,9 +215,7 @@ def test_a_check_prints_as_a_table_and_as_json(session: Session) -> None:
         session.check(only="nework")
 
 
-def test_every_rank_returns_its_value_and_the_first_failure_is_raised(
-    session: Session,
-) -> None:
+def test_every_rank_returns_its_value_and_the_first_failure_is_raised(session: Session) -> None:
     lines: list[str] = []
     flags: dict[str, Any] = {"no_check": True, "on_line": lambda line: lines.append(str(line))}
     values = session.run(of_the_program(work), 5, **flags)

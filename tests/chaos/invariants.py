@@ -11,16 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.schedule import (
-    GRACE,
-    HARD,
-    LOST_AFTER,
-    NODES,
-    PAUSE,
-    SHORT_CUT,
-    Fault,
-    Kind,
-)
+from tests.chaos.schedule import GRACE, HARD, LOST_AFTER, NODES, PAUSE, SHORT_CUT, Fault, Kind
 
 NOTICED = 2.0
 """Seconds that a busy machine may take to see what a fault did; faults closer together than that

@@ -32,10 +32,7 @@ def test_an_explanation_needs_no_inventory(
         (["--facts", "none.json"], "none.json: No such file or directory"),
         (["--facts", "bad.json"], "bad.json: not saved facts: expected an object with a list"),
         (["--facts", "hosts.yaml"], "hosts.yaml: not saved facts"),
-        (
-            ["--facts", "facts.json", "--report", "x.pdf"],
-            "expected a name that ends in .html",
-        ),
+        (["--facts", "facts.json", "--report", "x.pdf"], "expected a name that ends in .html"),
         (["--frobnicate"], "clusterctl check: there is no flag --frobnicate"),
     ],
 )
@@ -69,10 +66,7 @@ def test_a_report_in_no_form_is_refused_before_any_node_is_asked(
 
 @pytest.mark.parametrize("flag", ["--save-facts", "--report"])
 def test_a_file_that_cannot_be_written_does_not_cost_the_verdict(
-    flag: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hosts.yaml").write_text(HOSTS)
@@ -92,10 +86,7 @@ def test_saved_facts_that_lack_a_node_say_so(
 
     assert main(["check", "--facts", "facts.json", "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (finding["check"], finding["found"]) == (
-        "ssh.connect",
-        "the saved facts do not have it",
-    )
+    assert (finding["check"], finding["found"]) == ("ssh.connect", "the saved facts do not have it")
 
 
 def test_a_strict_check_fails_on_a_warning(

@@ -97,10 +97,7 @@ def check_verdict(hang: Hang, found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("launcher", [*LAUNCHERS, "bash"])
 @pytest.mark.parametrize("hang", HANGS, ids=lambda hang: hang.kind)
 def test_a_hang_has_its_name(
-    quiet_project: Project,
-    hang: Hang,
-    launcher: str,
-    capsys: pytest.CaptureFixture[str],
+    quiet_project: Project, hang: Hang, launcher: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project, script = quiet_project, launcher == "bash"
     if script and hang.kind not in {"sleep", "stop"}:

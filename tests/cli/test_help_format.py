@@ -12,10 +12,7 @@ from clusterctl.cli.shared import help_format
 
 def help_of(formatter: Any) -> str:
     parser = argparse.ArgumentParser(
-        prog="tool",
-        description="Does it.",
-        formatter_class=formatter,
-        epilog="Examples:\n  tool 1",
+        prog="tool", description="Does it.", formatter_class=formatter, epilog="Examples:\n  tool 1"
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="such as gpu[01-04]")
     parser.add_argument("-i", "--inventory", metavar="FILE", help="the inventory " * 9)

@@ -65,10 +65,7 @@ def clusterctl(box: Sandbox, project: Path, *words: str) -> subprocess.Completed
     return box.run(argv, env={"CLUSTERCTL_INVENTORY": ""}, cwd=project, timeout=SECONDS)
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [pytest.param("netns", marks=pytest.mark.soak), "loopback"],
-)
+@pytest.mark.parametrize("backend", [pytest.param("netns", marks=pytest.mark.soak), "loopback"])
 def test_three_commands_lead_from_hosts_to_a_run(
     make_sandbox: MakeSandbox, project: Path, backend: BackendName
 ) -> None:

@@ -239,10 +239,7 @@ def test_the_actions_of_the_sandbox_take_the_common_flags(words: list[str]) -> N
 
 @pytest.mark.parametrize("verb", ["status", "stop", "logs"])
 def test_an_unknown_run_without_an_inventory_asks_for_one(
-    verb: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTERCTL_INVENTORY", raising=False)
@@ -382,8 +379,7 @@ def test_output_whose_reader_exits_early_leaves_the_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
-    [("launch", "launch --help"), ("nix", "--help"), ("", "--help")],
+    ("words", "hint"), [("launch", "launch --help"), ("nix", "--help"), ("", "--help")]
 )
 def test_help_of_a_verb_is_its_flag(
     words: str, hint: str, capsys: pytest.CaptureFixture[str]

@@ -42,10 +42,7 @@ LAUNCH = ("launch", "--launcher", "direct", "--procs-per-node", "1", "--nodes", 
 
 
 @pytest.mark.soak  # test_worlds.py, test_gathering.py of the supervisor
-@pytest.mark.parametrize(
-    "kind",
-    ALONE,
-)
+@pytest.mark.parametrize("kind", ALONE)
 def test_a_script_that_meets_elsewhere_ends_the_run_at_once(project: Project, kind: str) -> None:
     (project.folder / "train.py").write_text(TRAIN)
     script = f"# torchrun\ntorchrun {ALONE[kind]} --nproc-per-node=1 train.py"

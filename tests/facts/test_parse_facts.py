@@ -236,14 +236,8 @@ def test_unknown_keys_are_ignored_and_whole_numbers_are_floats_too() -> None:
         ({}, r"\.node: expected a value, found none"),
         ({"node": 5}, r".node: expected str, found 5"),
         ({"node": "a", "cpus": "8"}, r".cpus: expected int, found '8'"),
-        (
-            {"node": "a", "ephemeral_ports": [1]},
-            r".ephemeral_ports: expected 2 values, found 1",
-        ),
-        (
-            {"node": "a", "interfaces": [{"name": 1}]},
-            r".interfaces\[0\].name: expected str",
-        ),
+        ({"node": "a", "ephemeral_ports": [1]}, r".ephemeral_ports: expected 2 values, found 1"),
+        ({"node": "a", "interfaces": [{"name": 1}]}, r".interfaces\[0\].name: expected str"),
         (
             {"node": "a", "interfaces": [{"name": "e", "addresses": ["here"]}]},
             r".interfaces\[0\]: 'here' does not appear to be",

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from clusterctl.facts.answers import Answer
 from clusterctl.facts.fact import FACTS, Unreadable
 from clusterctl.facts.network.counters import parse_counters
-from clusterctl.facts.network.rdma import (
-    OFI_PLUGINS,
-    ROOT,
-    Gid,
-    parse_ofi_plugin,
-    parse_rdma,
-)
+from clusterctl.facts.network.rdma import OFI_PLUGINS, ROOT, Gid, parse_ofi_plugin, parse_rdma
 from clusterctl.facts.request import FactRequest
 from clusterctl.node.probe.folders import matching, read_folder
 from tests.facts.answering import answers
@@ -96,10 +90,7 @@ def test_every_address_that_is_none_of_zeros_is_kept(table: list[tuple[int, str]
     files = port_files()
     for index, (number, kind) in enumerate(table):
         files |= port_files(
-            **{
-                f"gids__{index}": IPv6Address(number).exploded,
-                f"gid_attrs__types__{index}": kind,
-            }
+            **{f"gids__{index}": IPv6Address(number).exploded, f"gid_attrs__types__{index}": kind}
         )
 
     (port,) = parse_rdma(answers(files)) or ()

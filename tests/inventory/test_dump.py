@@ -208,9 +208,7 @@ def test_this_machine_reads_back(read: Callable[[str], Cluster]) -> None:
     assert read(text) == cluster
 
 
-def test_neighbors_with_the_same_settings_share_an_entry(
-    read: Callable[[str], Cluster],
-) -> None:
+def test_neighbors_with_the_same_settings_share_an_entry(read: Callable[[str], Cluster]) -> None:
     text = (
         "cluster: lab\n"
         "workdir: /code\n"

@@ -149,8 +149,7 @@ WORDS = """\
 ansible_user=me ansible_port=1 ansible_host={{x}} slots=8 = x:22 [9:1] []
 """
 LINES = st.lists(
-    st.sampled_from(WORDS.split()) | st.text(string.printable, max_size=6),
-    max_size=4,
+    st.sampled_from(WORDS.split()) | st.text(string.printable, max_size=6), max_size=4
 ).map(" ".join)
 
 
@@ -260,11 +259,7 @@ def test_without_an_allocation_there_is_a_hint(
         ("-oProxyJump=a@b -Ja@c", {"jump": "a@b"}, []),
         ('-o ProxyCommand="ssh -W %h:%p -q me@10.0.0.1"', {"jump": "me@10.0.0.1"}, []),
         ('-o ProxyCommand="ssh -p 2222 -l me b nc %h 22"', {"jump": "me@b:2222"}, []),
-        (
-            '-o ProxyCommand="ssh -i key -W %h:%p b"',
-            {},
-            ["ProxyCommand ssh -i key -W %h:%p b"],
-        ),
+        ('-o ProxyCommand="ssh -i key -W %h:%p b"', {}, ["ProxyCommand ssh -i key -W %h:%p b"]),
         ('-o ProxyCommand="aws ssm %h"', {}, ["ProxyCommand aws ssm %h"]),
         ("-F ./ssh.cfg -C -p 2222 -o User=me", {"port": "2222", "user": "me"}, ["-F ./ssh.cfg"]),
         ("-o ControlMaster=auto -o StrictHostKeyChecking=no", {}, ["StrictHostKeyChecking no"]),

@@ -70,8 +70,7 @@ def test_a_rank_that_raised_and_was_still_exiting_is_the_cause() -> None:
 )
 def test_what_a_rank_prints_because_it_is_stopped_is_no_cause(line: str) -> None:
     cause = found(
-        report("a", 0, [CLOSED], ended(9.0, 0)),
-        report("b", 1, [*OWN, line], stopped(10.0, 1)),
+        report("a", 0, [CLOSED], ended(9.0, 0)), report("b", 1, [*OWN, line], stopped(10.0, 1))
     )
     assert (cause.node, cause.rank) == ("a", 0)
 
@@ -117,10 +116,7 @@ def test_a_rank_that_did_not_come_to_a_collective_is_named() -> None:
 
 @pytest.mark.parametrize("echo", [CLOSED, TIMED_OUT])
 def test_a_rank_that_exited_with_0_before_the_others_failed_without_it_is_named(echo: str) -> None:
-    others = [
-        report("b", 1, [echo], ended(9.5, 1)),
-        report("c", 2, ["step 3"], stopped(10.0, 2)),
-    ]
+    others = [report("b", 1, [echo], ended(9.5, 1)), report("c", 2, ["step 3"], stopped(10.0, 2))]
     gave_up = report("a", 0, ["Error. It already exists."], ended(7.5, 0, exit_code=0))
     cause = found(gave_up, *others)
     assert (cause.node, cause.rank, cause.kind, cause.exit_status) == ("a", 0, "exit", 1)
@@ -174,8 +170,7 @@ SILENT = {"kind": "peer-silent", "time": 12.0, "since": 8.5, "peer": "b", "messa
 @pytest.mark.parametrize("gone", ["", "the machine was rebooted"])
 def test_a_node_that_fell_silent_as_the_run_ended_is_the_cause_of_echoes(gone: str) -> None:
     cause = found(
-        report("a", 0, [CLOSED], ended(9.0, 0), SILENT),
-        report("b", 1, ["step 3"], gone=gone),
+        report("a", 0, [CLOSED], ended(9.0, 0), SILENT), report("b", 1, ["step 3"], gone=gone)
     )
     assert (cause.node, cause.rank, cause.kind, cause.time) == ("b", None, "node-lost", 8.5)
     assert cause.message.startswith("a lost the connection to it: no answer")

@@ -25,11 +25,7 @@ GPUS = (8, 4, 8)
 
 def node(n: int, **changes: object) -> Node:
     made = Node(
-        host=f"10.0.0.{n}",
-        name=f"n{n}",
-        ssh=Ssh(),
-        python="/venv/bin/python",
-        workdir="/code",
+        host=f"10.0.0.{n}", name=f"n{n}", ssh=Ssh(), python="/venv/bin/python", workdir="/code"
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 

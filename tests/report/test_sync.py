@@ -40,10 +40,7 @@ def shown(result: SyncResult) -> list[str]:
 def test_nodes_with_the_same_outcome_are_one_line() -> None:
     nodes = [node(f"gpu{number:02}", "unchanged") for number in range(1, 9)]
     lines = shown(result_of(*nodes, node("gpu09", "updated", sent=1, deleted=3)))
-    assert lines[:2] == [
-        "gpu[01-08]: /code is up to date",
-        "gpu09: /code: 1 file sent, 3 deleted",
-    ]
+    assert lines[:2] == ["gpu[01-08]: /code is up to date", "gpu09: /code: 1 file sent, 3 deleted"]
     assert "".join(lines[2:]) == (
         f"9 of 9 nodes have the tree {TREE[:12]}"
         f" (2 files, commit {'f' * 12}, with uncommitted changes) in 1.2 s"

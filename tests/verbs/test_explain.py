@@ -229,8 +229,7 @@ def test_news_without_a_number_asks_nobody(alarm: object) -> None:
 def test_the_nodes_are_asked_and_keep_what_they_answer() -> None:
     answer = {"state": "running"}
     pool = FakePool(
-        CLUSTER,
-        {name: {"dump": [Message({**answer, "dump": stood_still(name)})]} for name in "ab"},
+        CLUSTER, {name: {"dump": [Message({**answer, "dump": stood_still(name)})]} for name in "ab"}
     )
     (found,) = news(explainer(pool, RUN, CLUSTER).over(each(told("hung"))))
     assert isinstance(found, HangExplained)

@@ -212,10 +212,7 @@ def test_a_node_that_refuses_is_not_asked_again() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "expected"),
-    [
-        (Filter(ranks=frozenset({1})), ["[b:1] b at 20"]),
-        (Filter(since=15.0), ["[b:1] b at 20"]),
-    ],
+    [(Filter(ranks=frozenset({1})), ["[b:1] b at 20"]), (Filter(since=15.0), ["[b:1] b at 20"])],
 )
 def test_only_what_is_wanted_is_shown(wanted: Filter, expected: list[str]) -> None:
     pool = tails(

@@ -319,8 +319,7 @@ def test_what_may_be_missing_is_not_missed(
 def test_any_change_of_the_meetings_answers_is_taken_or_named(changes: list[Mutation]) -> None:
     network = Network(
         nodes=cast(
-            "Any",
-            dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1", interface="eth0")),
+            "Any", dict.fromkeys(("a", "b"), SimpleNamespace(address="10.0.0.1", interface="eth0"))
         ),
         master_port=4000,
     )

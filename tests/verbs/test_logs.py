@@ -122,10 +122,7 @@ def test_ranks_that_start_a_launcher_each_are_one_warning_with_the_command_to_ty
     def nested(rank: int) -> Message:
         return happened(0, "nested-launcher", rank=rank, pid=7, launcher="torchrun")
 
-    nodes = {
-        "a": {"tail": [nested(0), ended("a")]},
-        "b": {"tail": [nested(1), ended("b")]},
-    }
+    nodes = {"a": {"tail": [nested(0), ended("a")]}, "b": {"tail": [nested(1), ended("b")]}}
     script = replace(CLUSTER, job=Job(command=("bash", "train all.sh")))
     for stream in (logs.read_logs, follow):
         seen, _ = drained(stream, FakePool(script, nodes), RunLog(RUN, script))
@@ -213,9 +210,7 @@ def test_what_is_printed_uncut_is_what_is_printed_line_by_line(
         assert printed(uncut=True, ranks=frozenset({number})) == whole[number]
 
 
-def test_lines_that_were_read_are_shown_before_all_are_cut(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lines_that_were_read_are_shown_before_all_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH_BYTES", 10)
     tail = [data(0, at, b"line\n", time=1.0) for at in range(0, 50, 5)]
     nodes = FakePool(CLUSTER, {"a": {"tail": [*tail, ended("a")]}, "b": {"tail": [ended("b")]}})

@@ -109,9 +109,7 @@ def test_states(a: dict[str, Any] | None, b: dict[str, Any] | None, state: str) 
     assert state_of(parts(a=a, b=b)) == state
 
 
-def test_a_node_that_does_not_answer_is_no_verdict(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_node_that_does_not_answer_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", "finished"), b=None)))
     assert (view.state, view.ended_by, view.live) == ("unreachable", "", False)
     show_status(Screen(), view)

@@ -150,11 +150,7 @@ def test_the_command_is_plain_for_every_login_shell() -> None:
 
 WHAT_A_CHECK_ASKS = {**read_arguments(FactRequest(gpus=0)), "clock": 0, "word": "nonce"}
 STEPS = (
-    {
-        "step": "prepare",
-        "sockets": [{"key": "a", "address": "127.0.0.1", "port": 0}],
-        "tokens": [],
-    },
+    {"step": "prepare", "sockets": [{"key": "a", "address": "127.0.0.1", "port": 0}], "tokens": []},
     {"step": "connect", "targets": [], "limit_s": 1, "tokens": [], "token_limit_s": 1},
     {"step": "end"},
 )

@@ -47,10 +47,7 @@ def test_all_that_gpus_tell_is_read(stand_in: StandIn) -> None:
 def test_what_a_gpu_does_not_tell_is_unknown(stand_in: StandIn) -> None:
     many = " ".join(map(str, range(1, nvml.MOST_PROCESSES + 2)))
     stand_in.tell("-1 -1 -1 -1 -1 -1", "lost", "3 0 -1 40 0 " + many)
-    assert nvml.read() == [
-        readable(),
-        readable(2, busy=3, moving=0, celsius=40, slowed=0),
-    ]
+    assert nvml.read() == [readable(), readable(2, busy=3, moving=0, celsius=40, slowed=0)]
 
 
 def test_an_older_driver_is_asked_by_its_own_names(

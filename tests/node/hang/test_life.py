@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.node.hang.life import (
-    Moved,
-    RankLife,
-    RunLife,
-    look_of,
-    place_of,
-    sample_seconds,
-)
+from clusterctl.node.hang.life import Moved, RankLife, RunLife, look_of, place_of, sample_seconds
 
 AFTER = 300.0
 NOTHING = Moved(seconds=5.0, printed=False, bytes=0, stores=False, cpu=0.0)

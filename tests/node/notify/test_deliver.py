@@ -14,13 +14,7 @@ import pytest
 
 from clusterctl.node.agent.child_tasks import run_with_timeout
 from clusterctl.node.notify import deliver as deliver_module
-from clusterctl.node.notify.deliver import (
-    ANSWER_BYTES,
-    ANSWER_LIMIT,
-    deliver,
-    problem_of,
-    receiver,
-)
+from clusterctl.node.notify.deliver import ANSWER_BYTES, ANSWER_LIMIT, deliver, problem_of, receiver
 from clusterctl.node.notify.message import TEXT_LIMIT, message, trial_message
 from clusterctl.plan.certificate import make_identity
 from tests.node.notify.receiving import receiving

@@ -580,9 +580,7 @@ def test_one_ending_is_relayed_however_many_report_it() -> None:
             worker.close()
 
 
-def test_what_fails_on_a_message_closes_its_channel_only(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_what_fails_on_a_message_closes_its_channel_only(capfd: pytest.CaptureFixture[str]) -> None:
     with link(2) as net:
         workers = [net.worker(0), net.worker(1)]
         net.until(lambda: not net.master.missing)
@@ -658,10 +656,7 @@ def test_workers_tell_how_long_their_ranks_are_quiet_and_hear_that_the_run_is_hu
         net.until(lambda: net.heard["w0"].of("hung") == [judgement])
         net.worker(1)  # comes later
         net.until(lambda: net.heard["w1"].of("hung") == [judgement] and net.master.lives["w1"])
-        assert net.master.lives == {
-            "w0": {"quiet": 7.5, "printed": True},
-            "w1": {"printed": False},
-        }
+        assert net.master.lives == {"w0": {"quiet": 7.5, "printed": True}, "w1": {"printed": False}}
 
 
 def test_each_worker_hears_which_of_its_own_ranks_are_slow_until_they_no_longer_are() -> None:

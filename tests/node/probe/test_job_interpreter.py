@@ -132,11 +132,7 @@ def test_packages_that_the_job_names_are_looked_for_too() -> None:
     argv = [sys.executable, "-c", source, "NCCL_", "--", "pytest", "no-such-thing"]
     words = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split("\0")
     found = words[3 : words.index("", 3)]
-    assert described(found) == {
-        **installed(),
-        "pytest": pytest.__version__,
-        "import:": "asked",
-    }
+    assert described(found) == {**installed(), "pytest": pytest.__version__, "import:": "asked"}
 
 
 def asked(python: Path | str, **env: str) -> Python:

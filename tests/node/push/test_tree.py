@@ -127,9 +127,7 @@ def test_no_link_in_the_target_leads_a_file_out_of_it(places: tuple[Path, Path])
     assert (target / "sub" / "a").read_bytes() == b"new"
 
 
-def test_a_partial_file_that_somebody_else_placed_is_not_written(
-    places: tuple[Path, Path],
-) -> None:
+def test_a_partial_file_that_somebody_else_placed_is_not_written(places: tuple[Path, Path]) -> None:
     source, target = places
     manifest = source_of(source, a=os.urandom(2 * BLOCK))
     pushed(source, target, manifest, only=1)

@@ -71,11 +71,7 @@ def test_the_last_step_that_was_printed(text: bytes, step: int, total: int | Non
         (b"epoch: 1, lr: 2e-03 - train loss: 2.34 - valid loss: 2.5, valid WER: 9\n", 2.34, None),
         (b"{'loss': 1.2, 'grad_norm': 3.1, 'learning_rate': 5e-05, 'epoch': 0.4}\n", 1.2, None),
         (b"{'loss': '1.2', 'epoch': '0.4'}\n{'eval_loss': '7', 'eval_runtime': '3'}\n", 1.2, None),
-        (
-            b"{'loss': 0.91, 'tokens_per_second_per_gpu': 1234.5, 'epoch': 0.01}\n",
-            0.91,
-            1234.5,
-        ),
+        (b"{'loss': 0.91, 'tokens_per_second_per_gpu': 1234.5, 'epoch': 0.01}\n", 0.91, 1234.5),
         (b"{'loss': 0.91, 'tokens/train_per_sec_per_gpu': 88.25, 'ppl': 3}\n", 0.91, 88.25),
         (
             b"Epoch 0:  12%|#2 | 12/100 [00:10<01:20, 1.10it/s, v_num=0, train_loss=2.30]\r",

@@ -67,9 +67,7 @@ def gone() -> int:
     return process.pid
 
 
-def test_the_driver_gets_a_moment_to_take_its_memory_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_driver_gets_a_moment_to_take_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     pid = gone()
     held = iter([{pid: "9 MiB of GPU 0"}, {pid: "9 MiB of GPU 0"}, dict[int, str]()])
     monkeypatch.setattr(release_check, "memory_holders", lambda: next(held))

@@ -8,11 +8,7 @@ from pathlib import Path
 
 from clusterctl.node.run.files.run_files import RunFiles, write_json
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.operations.status import (
-    START_SECONDS,
-    RecordedProcesses,
-    node_status,
-)
+from clusterctl.node.run.operations.status import START_SECONDS, RecordedProcesses, node_status
 from clusterctl.node.run.processes.boot import boot_id
 
 

@@ -176,10 +176,7 @@ STEPS = [b"loading", b"step 1/9", b"step 2/9"]
 
 @pytest.mark.parametrize(
     ("sockets", "told"),
-    [
-        ([STORE], ["rank-joined", "trains-alone"]),
-        ([STORE, PAIR], ["node-met", "rank-joined"]),
-    ],
+    [([STORE], ["rank-joined", "trains-alone"]), ([STORE, PAIR], ["node-met", "rank-joined"])],
 )
 def test_ranks_that_train_without_a_connection_to_another_node_are_told_of_once(
     monkeypatch: pytest.MonkeyPatch, sockets: list[TcpSocket], told: list[str]

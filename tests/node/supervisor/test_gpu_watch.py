@@ -14,11 +14,7 @@ from clusterctl.inventory.cluster import Hang, Job
 from clusterctl.node.event_loop import EventLoop
 from clusterctl.node.hang import nvml
 from clusterctl.node.supervisor.watch import gpu_watch
-from clusterctl.node.supervisor.watch.gpu_watch import (
-    FRESH_SECONDS,
-    RETRY_SECONDS,
-    GpuWatch,
-)
+from clusterctl.node.supervisor.watch.gpu_watch import FRESH_SECONDS, RETRY_SECONDS, GpuWatch
 from tests.node.conftest import Run
 from tests.node.hang.as_nvml import StandIn
 from tests.waiting import wait_until

@@ -56,9 +56,7 @@ def make_hang() -> Iterator[Hang]:
             )
             ending.enter_context(process)
             ending.callback(
-                subprocess.run,
-                ["umount", "--lazy", "--no-canonicalize", str(folder)],
-                check=False,
+                subprocess.run, ["umount", "--lazy", "--no-canonicalize", str(folder)], check=False
             )
             ending.callback(process.kill)
             assert process.stdout is not None

@@ -136,8 +136,7 @@ def test_a_worker_takes_a_checkpoint_that_it_has_seen(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"checkpoint": "/tmp/of-somebody"}, {"checkpoint": "../w/ckpt/c-4"}, {"attempt": 3}],
+    "change", [{"checkpoint": "/tmp/of-somebody"}, {"checkpoint": "../w/ckpt/c-4"}, {"attempt": 3}]
 )
 def test_a_worker_refuses_what_a_master_must_not_name(change: dict[str, Any]) -> None:
     node = Node(1)

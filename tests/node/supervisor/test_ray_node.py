@@ -136,10 +136,7 @@ def test_a_ray_that_ends_before_the_driver_is_the_first_to_end_with_it(
 
 @pytest.mark.parametrize("drivers", [0, 1, 2])
 def test_a_driver_that_does_without_the_runs_ray_is_told_of(
-    drivers: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    drivers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ray_node, "shim_argv", lambda *_: [])
     monkeypatch.setattr(ray_node, "UNUSED_SECONDS", 0.2)

@@ -189,9 +189,7 @@ def test_the_master_tells_each_node_of_its_own_ranks(node: Node) -> None:
     assert node.watch.judge({}) == {}  # hung, or over
 
 
-def test_a_master_that_changes_its_mind_without_end_starts_no_process_each_time(
-    node: Node,
-) -> None:
+def test_a_master_that_changes_its_mind_without_end_starts_no_process_each_time(node: Node) -> None:
     for _ in range(50):
         node.judged(sure=True)
         node.watch.take([])

@@ -225,9 +225,7 @@ def test_a_node_that_is_done_stays_until_all_are(make_run: MakeRun) -> None:
     assert over >= times(run, 1, "rank-ended")[0]
 
 
-def test_a_supervisor_and_a_guard_that_are_killed_take_their_ranks_along(
-    make_run: MakeRun,
-) -> None:
+def test_a_supervisor_and_a_guard_that_are_killed_take_their_ranks_along(make_run: MakeRun) -> None:
     run = make_run(SLEEP, nodes=2, procs=2, lost_after=3.0).start()
     for rank in (2, 3):
         run.wait_for_log(rank, b"here", n=1)

@@ -75,8 +75,7 @@ def test_a_killed_run_ends_in_the_same_weights(
 
 
 @pytest.mark.parametrize(
-    "number",
-    [*range(20), *(pytest.param(n, marks=pytest.mark.soak) for n in range(20, 220))],
+    "number", [*range(20), *(pytest.param(n, marks=pytest.mark.soak) for n in range(20, 220))]
 )
 def test_a_flipped_bit_is_refused_and_the_older_one_taken(
     written: Training, tmp_path: Path, number: int

@@ -91,8 +91,7 @@ def test_of_those_that_wait_only_the_newest_is_uploaded(
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
-    [({"patience": 0}, "not done within 0 s"), ({"stop": True}, "stopped; ")],
+    ("how", "words"), [({"patience": 0}, "not done within 0 s"), ({"stop": True}, "stopped; ")]
 )
 def test_the_end_gives_up_with_the_command_that_uploads_it(
     status: Status, records: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,

@@ -30,8 +30,7 @@ def parts_of(files: tuple[Path, ...], found: fingerprint.Scan) -> list[list[Line
 
 @settings(max_examples=60, deadline=None)
 @given(
-    contents=st.lists(st.text("ab\n", max_size=40), min_size=1, max_size=4),
-    parts=st.integers(1, 9),
+    contents=st.lists(st.text("ab\n", max_size=40), min_size=1, max_size=4), parts=st.integers(1, 9)
 )
 def test_parts_are_all_lines_once_wherever_they_begin(
     tmp_path_factory: pytest.TempPathFactory, contents: list[str], parts: int

@@ -8,20 +8,21 @@ import io
 import json
 import os
 import shutil
-import socket
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+import train
 from tests.train.outcome import close
 from tests.train.tiny import LONGEST, VOCABULARY
-from tests.train.world import World, command, context, without_workers
-from tests.waiting import BUSY, wait_until
+from tests.train.world import World, without_workers
+from tests.waiting import wait_until
 from train.checkpoint import manifest
 from train.config.batch_size import batch_size
 from train.config.config import Config
@@ -56,21 +57,15 @@ def test_a_window_with_all_samples_is_the_ordinary_run(world: World, batching: s
     assert not windows_left(world)
 
 
-def as_typed(config: Config, ranks: int, folder: Path) -> list[BaseProcess]:
+def torchrun(config: Config, ranks: int, log: Path) -> subprocess.Popen[bytes]:
     """Start a training as a user does, with processes that make windows."""
     keys = {key: value for key, value in config.to_dict().items() if value != getattr(EMPTY, key)}
-    words = [f"--set={key}={value}" for key, value in keys.items()]
-    places = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost"}
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        places["MASTER_PORT"] = str(free.getsockname()[1])
-    started: list[BaseProcess] = []
-    for rank in range(ranks):
-        environment = {**os.environ, **places, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        log = folder / f"rank-{rank}.log"
-        started.append(context().Process(target=command, args=(words, environment, log)))
-        started[-1].start()
-    return started
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    argv += [f"--nproc-per-node={ranks}", "-m", "train"]
+    argv += [f"--set={key}={value}" for key, value in keys.items()]
+    environment = os.environ | {"PYTHONPATH": str(Path(train.__file__).parents[1])}
+    with log.open("wb") as file:
+        return subprocess.Popen(argv, stdout=file, stderr=file, cwd=log.parent, env=environment)
 
 
 def test_killed_ranks_resume_bit_for_bit_and_on_any_world_size(world: World, tiny: Path) -> None:
@@ -83,17 +78,15 @@ def test_killed_ranks_resume_bit_for_bit_and_on_any_world_size(world: World, tin
     how = HOW | {"dataset_path": str(data), "stream_window": 16, "save_steps": 2, "max_steps": 24}
     whole = world.run(**how, nodes=(2,))
     keys = {key: value for key, value in how.items() if key != "before"}
-    output, log = world.folder / "killed", world.folder / "rank-0.log"
-    ranks = as_typed(replace(world.base, **keys, output_dir=str(output)), 2, world.folder)
+    output, log = world.folder / "killed", world.folder / "torchrun.log"
+    process = torchrun(replace(world.base, **keys, output_dir=str(output)), 2, log)
     try:
-        wait_until(lambda: log.exists() and "Step 9/24" in log.read_text(), why=log.read_text)
-        makers = psutil.Process(ranks[0].pid).children()
+        wait_until(lambda: "Step 9/24" in log.read_text(), why=log.read_text)
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.join()
-    assert makers
-    assert not psutil.wait_procs(makers, BUSY)[1], "what makes windows ends with its rank"
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()  # (ranks have sessions of their own)
+        process.kill()
+        process.wait()
     copy = world.folder / "copy"
     shutil.copytree(output, copy, ignore=shutil.ignore_patterns("tokens"))
     again = {"output_dir": str(output), "resume_from_checkpoint": "latest"}

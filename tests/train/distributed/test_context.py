@@ -28,10 +28,7 @@ REFUSED = {
 }
 
 
-@given(
-    size=st.integers(1, 4),
-    rows=st.lists(st.sets(st.integers(1, 47)), min_size=1, max_size=3),
-)
+@given(size=st.integers(1, 4), rows=st.lists(st.sets(st.integers(1, 47)), min_size=1, max_size=3))
 def test_all_ranks_together_look_back_at_what_one_alone_does(
     size: int, rows: list[set[int]]
 ) -> None:

@@ -61,8 +61,7 @@ def test_the_visible_ones_are_counted(
 
 
 @pytest.mark.parametrize(
-    ("shown", "gib", "name"),
-    [("MIG-aaaa-1", 40, "3g.40gb"), ("MIG-bbbb-2", 10, "1g.10gb+me")],
+    ("shown", "gib", "name"), [("MIG-aaaa-1", 40, "3g.40gb"), ("MIG-bbbb-2", 10, "1g.10gb+me")]
 )
 def test_a_slice_has_its_own_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, gib: int, name: str

@@ -60,12 +60,7 @@ def run(world: World, **how: Any) -> str:
 def test_a_slowed_rank_is_named_with_its_host_and_cause(
     world: World, where: str, parallel: str
 ) -> None:
-    said = run(
-        world,
-        nodes=(3,),
-        parallel=parallel,
-        before=functools.partial(slow_down, where, 1),
-    )
+    said = run(world, nodes=(3,), parallel=parallel, before=functools.partial(slow_down, where, 1))
     named = re.findall(
         r"^Slow: rank (\d) on (\S+) takes ([\d.]+)x the median \((\w+)\)", said, re.MULTILINE
     )

@@ -251,9 +251,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_command(
 
 @pytest.mark.torch
 def test_tensorboard_replaces_repeated_steps(config: Config, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import (
-        EventAccumulator,
-    )
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for first, last in ((1, 6), (4, 8)):  # resumed from a checkpoint at step 3
         with Trackers(config, ("tensorboard",), step=first - 1) as sent:

@@ -368,10 +368,7 @@ def test_if_there_are_only_older_ones_they_are_named_with_the_command() -> None:
 def test_on_shared_storage_a_node_that_had_the_run_says_whose_it_is() -> None:
     """The other one's clock is wrong, or it was not there."""
     theirs, ours = seen(10, run=""), seen(10)
-    answers = {
-        "a": node(theirs, knows=False),
-        "b": node(ours, knows=True),
-    }
+    answers = {"a": node(theirs, knows=False), "b": node(ours, knows=True)}
     assert choose(pool(SHARED, **answers), SHARED, "latest").step == 10
     with pytest.raises(LaunchRefused):
         choose(pool(LOCAL, a=node(theirs, knows=True), b=node(ours, knows=True)), LOCAL, "latest")

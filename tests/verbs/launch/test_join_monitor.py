@@ -136,9 +136,7 @@ def test_after_an_end_nobody_is_waited_for(clock: Clock) -> None:
     assert [type(one) for one in seen] == [JoinProgress]
 
 
-def test_a_launcher_that_does_not_reach_the_master_is_named_and_not_all_ranks(
-    clock: Clock,
-) -> None:
+def test_a_launcher_that_does_not_reach_the_master_is_named_and_not_all_ranks(clock: Clock) -> None:
     seen = watch(
         clock, (0.0, NodeEvent(node="a", event={"kind": "launcher-joined"})), (61.0, Tick())
     )

@@ -19,12 +19,7 @@ from clusterctl.inventory import load
 from clusterctl.sandbox.gpus import Gpus
 from clusterctl.transport.pool import Pool
 from clusterctl.verbs.events import Event, Progress
-from clusterctl.verbs.preflight.check import (
-    CheckOptions,
-    check,
-    find_check,
-    select_checks,
-)
+from clusterctl.verbs.preflight.check import CheckOptions, check, find_check, select_checks
 from clusterctl.verbs.preflight.connectivity import peers
 
 if TYPE_CHECKING:

@@ -65,10 +65,7 @@ FAULTS = {
     "accelerator.temperature": ("<gpu_temp>34 C<", "<gpu_temp>66 C<"),
     "accelerator.power": ("<current_power_limit>700.00 W<", "<current_power_limit>350.00 W<"),
     "accelerator.ecc": ("<current_ecc>Enabled<", "<current_ecc>Disabled<"),
-    "accelerator.persistence": (
-        "<persistence_mode>Enabled<",
-        "<persistence_mode>Disabled<",
-    ),
+    "accelerator.persistence": ("<persistence_mode>Enabled<", "<persistence_mode>Disabled<"),
     "accelerator.mig": ("<current_mig>Disabled<", "<current_mig>Enabled<"),
     "accelerator.compute-mode": ("<compute_mode>Default<", "<compute_mode>Prohibited<"),
     "accelerator.pcie": ("<current_link_width>16x<", "<current_link_width>8x<"),

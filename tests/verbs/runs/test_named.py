@@ -33,12 +33,7 @@ def test_a_whole_name_comes_before_a_part_of_an_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "known"),
-    [
-        ("lab", KNOWN),
-        ("bas", {**KNOWN, TWO: "basic"}),
-        ("e", KNOWN),
-    ],
+    ("word", "known"), [("lab", KNOWN), ("bas", {**KNOWN, TWO: "basic"}), ("e", KNOWN)]
 )
 def test_a_part_of_several_is_none(word: str, known: dict[str, str]) -> None:
     with pytest.raises(SeveralRuns) as caught:

@@ -307,9 +307,7 @@ def test_without_a_command_of_ones_own_resume_refuses_and_shows_the_claims(
     assert len(pool.requests) == asked
 
 
-def test_the_ancestor_of_an_unverified_run_is_what_all_its_nodes_agree_on(
-    records: Records,
-) -> None:
+def test_the_ancestor_of_an_unverified_run_is_what_all_its_nodes_agree_on(records: Records) -> None:
     taken = {"run": "lab-20260101t000000-zzzz", "checkpoint": "/c", "step": 3}
     claim = {**taken, "command": list(EVIL), "tree": "t"}
     record, listed = rebuilt(
@@ -323,9 +321,7 @@ def test_a_record_that_an_earlier_version_took_from_the_nodes_is_unverified(
     records: Records,
 ) -> None:
     earlier = replace(
-        LAUNCHED,
-        discovered=True,
-        cluster=replace(CLUSTER, job=replace(JOB, command=EVIL)),
+        LAUNCHED, discovered=True, cluster=replace(CLUSTER, job=replace(JOB, command=EVIL))
     )
     records.write(earlier)
     record = records.read("lab", RUN)

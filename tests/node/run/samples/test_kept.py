@@ -30,9 +30,7 @@ def test_a_file_never_exceeds_its_limit_and_keeps_the_whole_run(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_no_precision_makes_small_loses_its_beginning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_no_precision_makes_small_loses_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "KEPT_BYTES", 1 << 10)
     rows = [row(n, percent=[97] * 8) for n in range(50)]
     found = kept.thin(rows, rows[-1].time)
