@@ -138,8 +138,11 @@ def progress_of(
         earlier: what was the end then.
     """
     now, before = _newest(lines), _newest(earlier)
-    if now is None or before is None:
-        return now
+    return now if now is None or before is None else with_rate(now, before, seconds)
+
+
+def with_rate(now: JobProgress, before: JobProgress, seconds: float) -> JobProgress:
+    """Return the progress with its rate, by what it was so many seconds before."""
     if now.step is None or before.step is None or seconds < _LEAST_SECONDS:
         return now
     if now.step <= before.step or now.total != before.total or now.epoch != before.epoch:

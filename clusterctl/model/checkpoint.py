@@ -97,4 +97,4 @@ class Checkpoint:
     run: str = ""
     """The run that wrote it, this one or one that it resumes; empty if unknown."""
     missing_on: str = ""
-    """A node that lacks it: neither a resume nor a restart takes it; empty: none is known."""
+    """A node that lacks it or has another: neither a resume nor a restart takes it; empty: none is known."""

@@ -128,8 +128,8 @@ def _checkpoint(console: Console, view: RunStatus) -> None:
         whose = f" of {writer}, which this run resumes" if writer not in {"", view.run} else ""
         console.print(safe_text(f"  newest checkpoint  {view.checkpoint.path}{step}{whose}"))
         if node := view.checkpoint.missing_on:
-            text = f"    {node} lacks it, so no restart or resume takes it; `resume --checkpoint"
-            console.print(safe_text(f"{text} latest` names the push that brings it there"))
+            text = f"    {node} lacks it or has another, so no restart or resume takes it; `resume"
+            console.print(safe_text(f"{text} --checkpoint latest` names what to type"))
     elif view.checkpoints:
         none = "none yet" if view.live else "none"
         text = f"{none}: this run has no complete one in {view.checkpoints}"

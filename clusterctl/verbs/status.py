@@ -104,16 +104,18 @@ def _with_checkpoint(
         time=one.time,
         format=one.format,
         run=one.run,
-        missing_on=_lacking(nodes, cluster, view, one.path),
+        missing_on=_lacking(nodes, cluster, view, one),
     )
     return replace(view, checkpoint=checkpoint)
 
 
-def _lacking(nodes: Nodes, cluster: Cluster, view: RunStatus, path: str) -> str:
-    """Return a node that has no such checkpoint, which no resume can take then; empty: none found.
+def _lacking(nodes: Nodes, cluster: Cluster, view: RunStatus, newest: NodeCheckpoint) -> str:
+    """Return a node that has not this checkpoint, which no resume can take then; empty: none found.
 
-    One other node is asked: on disks of their own, all but the one that saved lack it.
+    One other node is asked: on disks of their own, all but the one that saved lack it, or each
+    saved one of its own.
     """
+    path = newest.path
     folders = [(one.node, one.node_run.workdir) for one in view.nodes if one.node_run][:2]
     if len({folder for _, folder in folders}) != 1 or len(folders) == 1 or share_of(cluster, path):
         return ""
@@ -123,7 +125,7 @@ def _lacking(nodes: Nodes, cluster: Cluster, view: RunStatus, path: str) -> str:
     answers, errors = call_validated(nodes, request, OneCheckpointAnswer, timeout=ANSWER_SECONDS)
     seen = [one for answer in answers.values() for one in answer.candidates]
     lacks = any(error.state == "missing" for error in errors) or not all(
-        one.complete or one.part for one in seen
+        one.part or (one.complete and one.hash == newest.hash) for one in seen
     )
     return asked.name if lacks else ""
 

@@ -253,19 +253,20 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
 @pytest.mark.parametrize(
     ("b_says", "shared", "told"),
     [
-        (
-            {"error": {"kind": "missing", "message": "no such file"}},
-            (),
-            "b lacks it, so no restart",
-        ),
-        ({"complete": False}, (), "b lacks it, so no restart"),
-        ({"complete": True}, (), ""),
-        ({"error": {"kind": "missing", "message": "no such file"}}, ("/w",), ""),
-        ({"error": {"kind": "failed", "message": "slow"}}, (), ""),
+        ({"error": {"kind": "missing", "message": "no such file"}}, (), True),
+        ({"complete": False}, (), True),
+        ({"hash": "of another"}, (), True),
+        ({"complete": True}, (), False),
+        ({"error": {"kind": "missing", "message": "no such file"}}, ("/w",), False),
+        ({"error": {"kind": "failed", "message": "slow"}}, (), False),
     ],
 )
 def test_status_says_that_a_node_lacks_the_newest_checkpoint(
-    b_says: dict[str, Any], shared: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    b_says: dict[str, Any],
+    shared: tuple[str, ...],
+    *,
+    told: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     one = {"name": "s-4", "path": "/w/out/s-4", "step": 4, "time": 1.0, "run": RUN, "format": "",
            "complete": True, "why": "", "hash": ""}  # fmt: skip
@@ -283,7 +284,7 @@ def test_status_says_that_a_node_lacks_the_newest_checkpoint(
     show_status(Screen(), view)
     shown = capsys.readouterr().out
     assert "newest checkpoint  /w/out/s-4 (step 4)" in shown
-    assert ("lacks it" in shown) is bool(told)
+    assert ("b lacks it or has another, so no restart or resume takes it" in shown) is told
 
 
 def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:
@@ -1070,3 +1071,21 @@ def test_nodes_that_train_alone_are_named(
     line = f"  alone    {named}: no connection of {whose} ranks to another node was seen"
     show_status(Screen(), view)
     assert (line in capsys.readouterr().out) is bool(named)
+
+
+def test_the_jobs_own_patterns_tell_how_far_and_how_fast_it_is() -> None:
+    line = "Epoch 2 | Step 16/50 | Whole Step 66/200 | Loss 1.67"
+    last = {
+        "rank": 0, "line": line, "age_s": 1.0, "lines": [line],
+        "own": {"step": 66, "total": 200},
+        "earlier": {"lines": [line], "age_s": 11.0, "own": {"step": 46, "total": 200}},
+    }  # fmt: skip
+    view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", last=last))))
+    pace = view.pace
+    assert pace is not None
+    assert (pace.step, pace.total, pace.steps_per_s, pace.of_epoch) == (66, 200, 2.0, False)
+    assert pace.eta_s == pytest.approx(67, abs=2)
+    del last["own"]
+    view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", last=last))))
+    assert view.pace is not None
+    assert view.pace.step == 16

@@ -112,7 +112,8 @@ class _Watched:
         if now >= self._printed_due and self._changed(*logs):
             changed, self._printed_due = True, now + PRINTED_SECONDS - 0.1
             progress = run_progress(paths, self._patterns)
-            self._printed = {"progress": progress, "last": last_printed_line(paths)}
+            last = last_printed_line(paths, self._patterns)
+            self._printed = {"progress": progress, "last": last}
         if self._changed(paths.samples):
             self._rows += read_rows(paths.samples, since=self._sent)
             if self._rows:

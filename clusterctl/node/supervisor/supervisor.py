@@ -80,7 +80,7 @@ class Supervisor:
             loop, job, record, self._peers, self._housekeeping.guard, self._save, self._notify.waits
         )
         self._next = NextAttempt(attempt) if job["node_rank"] else MasterAttempt(attempt)
-        self._note = FolderNote(loop, job, self.began)
+        self._note = FolderNote(loop, job, lambda: self.began)
         parts = self._ranks, self._hang, self._next, self._around, self._notify, self._note
         self._ending = Ending(attempt, spawner, *parts)
         own, is_ending, end = job["node"], self._is_ending, self._end_everywhere

@@ -9,7 +9,7 @@ from typing import Any, cast
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
-from clusterctl.logs.progress_line import JobProgress, progress_of, with_total_of
+from clusterctl.logs.progress_line import JobProgress, progress_of, with_rate, with_total_of
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.node_run import (
     Again,
@@ -173,12 +173,7 @@ class RunStatus:
         """
         step = self.progress or Step()
         for last in sorted(self._last.values(), key=lambda last: last.age_s):
-            earlier = last.earlier
-            found = progress_of(
-                last.lines or [last.line],
-                earlier.lines if earlier else (),
-                earlier.age_s - last.age_s if earlier else 0.0,
-            )
+            found = _pace_of(last)
             if found is not None:
                 if found.step is None:
                     found = replace(found, step=step.step, total=step.total)
@@ -382,3 +377,14 @@ def view_of(
         name=name,
         began=min(began, default=None),
     )
+
+
+def _pace_of(last: LastPrinted) -> JobProgress | None:
+    """Return how far and how fast the last lines say that it is; the job's own patterns first."""
+    earlier, own = last.earlier, last.own
+    seconds = earlier.age_s - last.age_s if earlier else 0.0
+    if own is None or own.step is None:
+        return progress_of(last.lines or [last.line], earlier.lines if earlier else (), seconds)
+    before = (earlier.own if earlier else None) or Step()
+    now, then = (JobProgress(step=one.step, total=one.total) for one in (own, before))
+    return with_rate(now, then, seconds)

@@ -21,7 +21,7 @@ from clusterctl.wire import Message
 TYPE_CHECKING = False
 # What asks a living run takes longer to import than an ended one to read.
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
     from clusterctl.node.run.processes.processes import ProcessKey
 
@@ -48,7 +48,8 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     del body
     paths = find_run(args)
     hand_over("status", args, channel, paths)
-    found = {**_with_progress(paths), "last": last_printed_line(paths)}
+    patterns = read_json(paths.job).get("progress") or ()
+    found = {**_with_progress(paths), "last": last_printed_line(paths, patterns)}
     if found["state"] in LIVE:
         from clusterctl.node.run.processes.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
 
@@ -199,11 +200,12 @@ def _end_of(shown: Dict[str, Any]) -> Dict[str, Any]:
     return {**end, "stacks": bool(shown.get("stacks"))}  # an earlier version knows no such field
 
 
-def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
+def last_printed_line(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Dict[str, Any]]:
     """Return what the log written last ends with; None if nothing was printed.
 
-    That is `rank`, `line`, `age_s`, `every_s` (usually from line to line), the last `lines`, and
-    `earlier`: the lines that were the last ones `age_s` ago.
+    That is `rank`, `line`, `age_s`, `every_s` (usually from line to line), the last `lines`,
+    `own`, what the job's patterns find in them, and `earlier`: those that were the last ones
+    `age_s` ago.
 
     A launcher's log counts only while no rank has printed anything.
     """
@@ -225,15 +227,25 @@ def last_printed_line(paths: NodePaths) -> Optional[Dict[str, Any]]:
     began = modified(paths.job)  # each attempt writes it
     times = [one for one in _last_times(path) if one[0] >= began]
     begin, end = find_end(path, END_BYTES)
-    lines = _told_lines(end)
+    lines, earlier = _told_lines(end), _earlier_lines(times, begin, end, now)
+    own = {"own": _own(patterns, lines)} if patterns else {}
+    if earlier and patterns:
+        earlier["own"] = _own(patterns, earlier["lines"])
     return {
         "rank": rank_of(log),
         "line": lines[-1] if lines else "",
         "age_s": round(max(0.0, now - written), 1),
         "every_s": _usual_gap([moment for moment, _ in times]),
         "lines": lines,
-        "earlier": _earlier_lines(times, begin, end, now),
+        "earlier": earlier,
+        **own,
     }
+
+
+def _own(patterns: Sequence[str], lines: List[str]) -> Optional[Dict[str, Any]]:
+    from clusterctl.node.run.files.progress import own_progress  # noqa: PLC0415  (`tail` needs none)
+
+    return own_progress(patterns, "\n".join(lines).encode()) or None
 
 
 def _told_lines(end: bytes) -> List[str]:

@@ -24,8 +24,8 @@ END_SECONDS = 1.0
 class FolderNote:
     """The note of a run's master; each write is done apart, one after the other."""
 
-    def __init__(self, loop: EventLoop, job: NodeJob, began: float) -> None:
-        """Do nothing yet; `began`: the run, by this node's clock."""
+    def __init__(self, loop: EventLoop, job: NodeJob, began: Callable[[], float]) -> None:
+        """Do nothing yet; `began` returns when the run did, by this node's clock."""
         self._loop, self._job, self._began = loop, job, began
         self._needed = job["node_rank"] == 0 and bool(job.get("checkpoints"))
         self._pid = 0
@@ -53,7 +53,7 @@ class FolderNote:
             self._pid, self._needed = 0, told.get("kept", True)
             then()
 
-        work = partial(_write, self._job, time.time() - self._began, over=over)
+        work = partial(_write, self._job, time.time() - self._began(), over=over)
         with contextlib.suppress(OSError):
             seconds = END_SECONDS if over else SECONDS
             self._pid = run_apart(self._loop, work, done, seconds=seconds)
