@@ -13,6 +13,7 @@ from clusterctl.model.from_json import invalid
 from clusterctl.model.node_run import Step
 from clusterctl.node.run.files.progress import END_BYTES, progress_in, run_progress
 from clusterctl.node.run.files.run_paths import NodePaths
+from clusterctl.node.run.operations.status import last_printed_line
 
 BARS = (
     b"Loading checkpoint shards: 100%|##########| 4/4 [00:02<00:00]\n"
@@ -144,6 +145,20 @@ def test_a_pattern_of_the_job_counts_first(tmp_path: Path) -> None:
     for _ in range(5):
         assert run_progress(NodePaths(str(tmp_path)), [slow, "(", *own]) == found
     assert time.monotonic() - began < 5, "it was tried once"
+
+
+def test_what_was_printed_before_the_first_step_hides_no_rate_of_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    lines = [b"loading\n", *(b"%d of 200\n" % n for n in range(40, 66))]
+    (tmp_path / "ranks" / "0.log").write_bytes(b"".join(lines))
+    size, times = 0, []
+    for number, line in enumerate(lines):
+        size += len(line)
+        times.append(b"%.3f %d\n" % (time.time() - 2 * (len(lines) - number), size))
+    (tmp_path / "ranks" / "0.times").write_bytes(b"".join(times))
+    last = last_printed_line(NodePaths(str(tmp_path)), [r"(?P<step>\d+) of (?P<total>\d+)"])
+    assert last is not None
+    assert (last["own"]["step"], last["earlier"]["own"]) == (65, {"step": 40, "total": 200})
 
 
 @pytest.mark.parametrize(

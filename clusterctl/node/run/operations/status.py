@@ -227,10 +227,8 @@ def last_printed_line(paths: NodePaths, patterns: Sequence[str] = ()) -> Optiona
     began = modified(paths.job)  # each attempt writes it
     times = [one for one in _last_times(path) if one[0] >= began]
     begin, end = find_end(path, END_BYTES)
-    lines, earlier = _told_lines(end), _earlier_lines(times, begin, end, now)
+    lines, earlier = _told_lines(end), _earlier_lines(times, begin, end, now, patterns)
     own = {"own": _own(patterns, lines)} if patterns else {}
-    if earlier and patterns:
-        earlier["own"] = _own(patterns, earlier["lines"])
     return {
         "rank": rank_of(log),
         "line": lines[-1] if lines else "",
@@ -288,7 +286,7 @@ def _usual_gap(moments: List[float]) -> Optional[float]:
 
 
 def _earlier_lines(
-    times: List[Tuple[float, int]], begin: int, end: bytes, now: float
+    times: List[Tuple[float, int]], begin: int, end: bytes, now: float, patterns: Sequence[str]
 ) -> Optional[Dict[str, Any]]:
     """Return the lines that were the end some time ago, and how long ago; None: unknown.
 
@@ -300,8 +298,10 @@ def _earlier_lines(
     for moment, size in times[:-1]:
         lines = _told_lines(end[: max(0, size - begin)])
         if lines and (begin == 0 or size - begin > LINE_CHARACTERS):  # not one that is cut off
-            one = {"lines": lines, "age_s": round(max(0.0, now - moment), 1)}
-            if "step" in (progress_in("\n".join(lines).encode()) or {}):
+            one: Dict[str, Any] = {"lines": lines, "age_s": round(max(0.0, now - moment), 1)}
+            if patterns:
+                one["own"] = _own(patterns, lines)
+            if "step" in (one.get("own") or progress_in("\n".join(lines).encode()) or {}):
                 return one
             found = found or one
     return found
