@@ -47,7 +47,7 @@ class Awake:
         slept = self.now() - before
         if failure.state not in _NODE_LOST or failure.answered or slept <= 0:
             return failure
-        words = f"this machine slept, or clusterctl was stopped, for {slept:.0f} s meanwhile"
+        words = f"this machine slept, or this process was stopped, for {slept:.0f} s meanwhile"
         said, hint = f"{words}: {failure.message}", "type the command again"
         return NodeError(failure.state, ASLEEP, said, hint, node=failure.node)
 

@@ -75,7 +75,7 @@ def test_a_login_that_the_sleep_broke_is_tried_once_more(
         return
     error = error_of(reply)
     assert (error.state, error.phase, error.hint) == ("timeout", "asleep", "type the command again")
-    assert error.message.startswith("this machine slept, or clusterctl was stopped, for 50 s")
+    assert error.message.startswith("this machine slept, or this process was stopped, for 50 s")
 
 
 @pytest.mark.parametrize("seconds", [0, 25])

@@ -22,7 +22,7 @@ _MESSAGE = {
 }
 _OF_PHASE = {
     "config": "ssh on this machine cannot tell how to reach it",
-    "asleep": "the connection broke while this machine slept, or clusterctl was stopped",
+    "asleep": "the connection broke while this machine slept, or this process was stopped",
     "limit": "it lets your user start no more processes, or open no more files",
 }
 """What says more than the state."""
