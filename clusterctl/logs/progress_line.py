@@ -11,14 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from clusterctl.node.run.files.progress import (
-    IN_EPOCH,
-    LEAST_SECONDS,
-    STEP,
-    numbers_of,
-    tells,
-    total_in,
-)
+from clusterctl.node.run.files.progress import IN_EPOCH, STEP, numbers_of, tells, total_in
 from clusterctl.values import dataclass
 
 _LIMIT = 2000
@@ -69,6 +62,8 @@ _ALL_STEPS = re.compile(
 """A flag or key with the last step of the training: `--max_iters`, `--trainer.max_steps`."""
 _SKIPPED = 3.0
 """A bar that prints so many times the rate counts the steps that a resume skipped."""
+_LEAST_SECONDS = 2.0
+"""Two lines that are closer tell no rate: the time of a line may be known to half a second only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +125,7 @@ def progress_in(line: str) -> JobProgress | None:
         steps_per_s=1 / float(seconds[1]) if seconds and float(seconds[1]) else None,
         eta_s=_left(_ETA.search(line)),
     )
-    return with_eta(progress)
+    return _with_eta(progress)
 
 
 def progress_of(
@@ -143,16 +138,19 @@ def progress_of(
         earlier: what was the end then.
     """
     now, before = _newest(lines), _newest(earlier)
-    if now is None or before is None:
-        return now
-    if now.step is None or before.step is None or seconds < LEAST_SECONDS:
+    return now if now is None or before is None else with_rate(now, before, seconds)
+
+
+def with_rate(now: JobProgress, before: JobProgress, seconds: float) -> JobProgress:
+    """Return the progress with its rate, by what it was so many seconds before."""
+    if now.step is None or before.step is None or seconds < _LEAST_SECONDS:
         return now
     if now.step <= before.step or now.total != before.total or now.epoch != before.epoch:
         return now
     rate, printed = (now.step - before.step) / seconds, now.steps_per_s
     if printed is not None and printed < _SKIPPED * rate:
         return now
-    return with_eta(replace(now, steps_per_s=rate, eta_s=None if printed else now.eta_s))
+    return _with_eta(replace(now, steps_per_s=rate, eta_s=None if printed else now.eta_s))
 
 
 def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:
@@ -163,7 +161,7 @@ def with_total_of(command: Sequence[str], found: JobProgress) -> JobProgress:
     for flag, value in pairwise(words):
         if _ALL_STEPS.fullmatch(flag) and re.fullmatch(r"\d{1,12}", value, re.ASCII):
             total = int(value)
-            return with_eta(replace(found, total=total)) if total >= found.step else found
+            return _with_eta(replace(found, total=total)) if total >= found.step else found
     return found
 
 
@@ -209,11 +207,10 @@ def _of_bar(found: re.Match[str], epochs: re.Match[str] | None) -> JobProgress:
         epoch = float(epochs[1] or epochs[2])
         return JobProgress(step=step, total=total, epoch=epoch, of_epoch=True, steps_per_s=rate)
     left = _seconds(found[3]) if of_tqdm and found[3] != "?" else None
-    return with_eta(JobProgress(step=step, total=total, steps_per_s=rate, eta_s=left))
+    return _with_eta(JobProgress(step=step, total=total, steps_per_s=rate, eta_s=left))
 
 
-def with_eta(found: JobProgress) -> JobProgress:
-    """Return the progress with the time that is left, if its rate tells it."""
+def _with_eta(found: JobProgress) -> JobProgress:
     step, total, rate = found.step, found.total, found.steps_per_s
     if found.eta_s is not None or found.of_epoch or step is None or not (total and rate):
         return found

@@ -245,9 +245,6 @@ class Step:
     total: Count | None = None
     loss: Amount | None = None
     tokens_per_s: Amount | None = None
-    own: bool = False
-    """A pattern of the job found the step."""
-    steps_per_s: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +253,8 @@ class EarlierLines:
 
     lines: tuple[str, ...]
     age_s: Seconds
+    own: Step | None = None
+    """What the job's own patterns found in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +268,8 @@ class LastPrinted:
     every_s: Seconds | None = None
     """The usual time from one line to the next; null: they are too few."""
     lines: tuple[str, ...] = ()
+    own: Step | None = None
+    """What the job's own patterns find in them."""
     earlier: EarlierLines | None = None
 
 

@@ -333,6 +333,23 @@ def test_runs_are_deleted_by_their_names(capsys: Read, week: Records) -> None:
     assert "no run is called pqrs" in capsys.readouterr().err
 
 
+def test_a_run_of_another_cluster_is_not_deleted_without_a_word(
+    capsys: Read, week: Records
+) -> None:
+    """Its nodes are not asked, and they may have more than the record."""
+    run = "pod-20260101t000000-67sp"
+    pod = replace(CLUSTER, name="pod")
+    week.write(
+        RunRecord(run=run, began=9.0, cluster=pod, options={"name": "q1"}, source="/home/me/pod")
+    )
+    for word in ("q1", run):
+        assert main(["runs", "delete", word, "-y"]) == 2
+        err = capsys.readouterr().err
+        assert f"delete: expected a run of lab, found {run} of pod\n" in err
+        assert "hint: cd /home/me/pod, then the same command\n" in err
+    assert week.with_id(run) is not None
+
+
 def test_a_folder_without_an_inventory_has_that_of_the_newest_run(
     week: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

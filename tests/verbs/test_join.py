@@ -180,9 +180,14 @@ def test_the_master_refuses_with_a_hint(records: Records) -> None:
 
 
 def test_a_run_that_is_over_or_silent_ends_the_verb(records: Records) -> None:
-    over = pool_of([Message({"node": part("a", "finished", master=MASTER)})])
-    with pytest.raises(ClusterError, match="over: finished"):
-        try_join(over, records)
+    for state, hint in (
+        ("finished", None),  # nothing is left to train
+        ("stopped", f"clusterctl resume {RUN} --checkpoint latest"),
+    ):
+        over = pool_of([Message({"node": part("a", state, master=MASTER)})])
+        with pytest.raises(ClusterError, match=f"over: {state}") as caught:
+            try_join(over, records)
+        assert caught.value.hint == hint
     one_silent = pool_of(
         [Message({"node": part("a", "finished", master=MASTER, nodes=["a", "b"])})]
     )

@@ -109,7 +109,9 @@ def test_states(a: dict[str, Any] | None, b: dict[str, Any] | None, state: str) 
     assert state_of(parts(a=a, b=b)) == state
 
 
-def test_a_node_that_does_not_answer_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_does_not_answer_is_no_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", "finished"), b=None)))
     assert (view.state, view.ended_by, view.live) == ("unreachable", "", False)
     show_status(Screen(), view)
@@ -778,10 +780,6 @@ def test_status_tells_how_far_it_is_how_fast_and_whether_it_is_silent(
     ended = {**line, "lines": ["ValueError: a traceback"]}
     document, shown = show(ended, progress={"step": 10, "total": 90})  # as `runs` shows it
     assert "  progress step 10/90\n" in shown
-    own = {"step": 80, "total": 200, "own": True, "steps_per_s": 2.0, "loss": 1.5}
-    document, shown = show({**line, **told}, progress=own)  # what a pattern of the job found
-    assert "  progress step 80/200, 2 steps/s, 1 min left\n" in shown
-    assert (document["progress"]["loss"], document["progress"]["eta_s"]) == (1.5, 59.5)
     over = {"state": "finished", "end": {"state": "finished"}}
     document, shown = show({**line, **told}, **over)
     assert document["progress"]["eta_s"] is None
@@ -1073,3 +1071,21 @@ def test_nodes_that_train_alone_are_named(
     line = f"  alone    {named}: no connection of {whose} ranks to another node was seen"
     show_status(Screen(), view)
     assert (line in capsys.readouterr().out) is bool(named)
+
+
+def test_the_jobs_own_patterns_tell_how_far_and_how_fast_it_is() -> None:
+    line = "Epoch 2 | Step 16/50 | Whole Step 66/200 | Loss 1.67"
+    last = {
+        "rank": 0, "line": line, "age_s": 1.0, "lines": [line],
+        "own": {"step": 66, "total": 200},
+        "earlier": {"lines": [line], "age_s": 11.0, "own": {"step": 46, "total": 200}},
+    }  # fmt: skip
+    view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", last=last))))
+    pace = view.pace
+    assert pace is not None
+    assert (pace.step, pace.total, pace.steps_per_s, pace.of_epoch) == (66, 200, 2.0, False)
+    assert pace.eta_s == pytest.approx(67, abs=2)
+    del last["own"]
+    view = RunStatus(run=RUN, cluster="lab", nodes=tuple(parts(a=part("a", last=last))))
+    assert view.pace is not None
+    assert view.pace.step == 16

@@ -234,9 +234,10 @@ def _delete(args: argparse.Namespace, screen: Screen) -> int:
     """Delete the runs that are named.
 
     Raises:
-        UsageError: this machine has no record of one.
+        UsageError: this machine has no record of one, or it is of another cluster.
     """
     records = Records()
+    cluster = known_cluster(args, records)
     only, names = set[str](), set[str]()
     for word in (args.run, *args.others):
         run = records.resolve(word, part=False, prefer=own_cluster(args))
@@ -246,8 +247,16 @@ def _delete(args: argparse.Namespace, screen: Screen) -> int:
             )
         only.add(run)
         record = records.with_id(run)
+        if record is not None and record.cluster.name != cluster.name:
+            there = f"cd {shlex.quote(record.source)}, then the same command"
+            found = f"found {run} of {record.cluster.name}"
+            raise UsageError(
+                f"{DELETE}: expected a run of {cluster.name}, {found}",
+                hint=there
+                if record.source
+                else "-i HOSTS.yaml, with the inventory of that cluster",
+            )
         names |= {node.name for node in record.cluster.nodes} if record else set()
-    cluster = known_cluster(args, records)
     # Whether another node answers does not matter.
     asked = tuple(node for node in cluster.nodes if node.name in names)
     cluster = cluster.with_nodes(asked) if asked else cluster

@@ -9,11 +9,12 @@ from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.file_io import read_json
 from clusterctl.node.history.machine import memory
 from clusterctl.node.run.files.own_agent import hand_over
+from clusterctl.node.run.files.progress import run_progress
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations.status import (
     find_run,
+    last_printed_line,
     node_status,
-    printed,
     use_that_fell,
 )
 from clusterctl.node.run.operations.tail import is_over
@@ -110,7 +111,9 @@ class _Watched:
         logs = [os.path.join(paths.folder, log) for log in paths.logs()]
         if now >= self._printed_due and self._changed(*logs):
             changed, self._printed_due = True, now + PRINTED_SECONDS - 0.1
-            self._printed = printed(paths, self._patterns)
+            progress = run_progress(paths, self._patterns)
+            last = last_printed_line(paths, self._patterns)
+            self._printed = {"progress": progress, "last": last}
         if self._changed(paths.samples):
             self._rows += read_rows(paths.samples, since=self._sent)
             if self._rows:

@@ -127,9 +127,10 @@ def _master(view: RunStatus, inventory: Cluster, file: str) -> Node:
         errors = "; ".join(f"{node}: {error}" for node, error in silent.items())
         raise CouldNotTell(f"{view.run}: its master does not answer: {errors}")
     if not view.live:
-        hint = f"clusterctl resume {view.run} --checkpoint latest"
         own = view.node_runs.get(name)  # a node that is silent now does not make it unknown
         state = own.state if own else view.state
+        again = f"clusterctl resume {view.run} --checkpoint latest"
+        hint = None if state == "finished" else again
         raise ClusterError(f"{view.run}: the run is over: {state}", hint=hint)
     try:
         return inventory.node(name)

@@ -9,7 +9,7 @@ from typing import Any, cast
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.logs.first_cause import FirstCause
-from clusterctl.logs.progress_line import JobProgress, progress_of, with_eta, with_total_of
+from clusterctl.logs.progress_line import JobProgress, progress_of, with_rate, with_total_of
 from clusterctl.model.checkpoint import Checkpoint
 from clusterctl.model.node_run import (
     Again,
@@ -172,31 +172,15 @@ class RunStatus:
         After a failure the last lines are tracebacks: then the first rank's last step counts.
         """
         step = self.progress or Step()
-        of_step = JobProgress(
-            step=step.step,
-            total=step.total,
-            steps_per_s=step.steps_per_s,
-            loss=step.loss,
-            tokens_per_s=step.tokens_per_s,
-        )
-        newest_first = sorted(self._last.values(), key=lambda last: last.age_s)
-        if step.own and newest_first:
-            own = with_eta(with_total_of(self.command, of_step))
-            return replace(own, eta_s=self._time_left(own, newest_first[0]))
-        for last in newest_first:
-            earlier = last.earlier
-            found = progress_of(
-                last.lines or [last.line],
-                earlier.lines if earlier else (),
-                earlier.age_s - last.age_s if earlier else 0.0,
-            )
+        for last in sorted(self._last.values(), key=lambda last: last.age_s):
+            found = _pace_of(last)
             if found is not None:
                 if found.step is None:
                     found = replace(found, step=step.step, total=step.total)
                 found = with_total_of(self.command, found)
                 found = replace(found, eta_s=self._time_left(found, last))
                 return replace(found, loss=step.loss, tokens_per_s=step.tokens_per_s)
-        return of_step if step != Step() else None
+        return JobProgress(**plain(step)) if step != Step() else None
 
     def _time_left(self, found: JobProgress, last: LastPrinted) -> float | None:
         """Return the seconds to the last step; None: not known, or the run rests now."""
@@ -393,3 +377,14 @@ def view_of(
         name=name,
         began=min(began, default=None),
     )
+
+
+def _pace_of(last: LastPrinted) -> JobProgress | None:
+    """Return how far and how fast the last lines say that it is; the job's own patterns first."""
+    earlier, own = last.earlier, last.own
+    seconds = earlier.age_s - last.age_s if earlier else 0.0
+    if own is None or own.step is None:
+        return progress_of(last.lines or [last.line], earlier.lines if earlier else (), seconds)
+    before = (earlier.own if earlier else None) or Step()
+    now, then = (JobProgress(step=one.step, total=one.total) for one in (own, before))
+    return with_rate(now, then, seconds)

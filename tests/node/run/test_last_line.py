@@ -78,6 +78,11 @@ def test_the_rhythm_of_lines_and_earlier_ones_come_from_the_times_of_the_log(
     step = int(earlier["lines"][-1].split()[1].partition("/")[0])
     assert 1000 < step < 1999
     assert earlier["age_s"] == pytest.approx(2 * (2000 - step), abs=60)
+    patterns = [r"step (?P<step>\d+)/(?P<total>\d+)"]
+    own = last_printed_line(paths, patterns)
+    assert own is not None
+    assert own["own"] == {"step": 1999, "total": 100}
+    assert own["earlier"]["own"] == {"step": step, "total": 100}
     Path(paths.job).write_text("{}")  # another attempt begins, 20 s ago
     os.utime(paths.job, (now - 20, now - 20))
     again = last_printed_line(paths)

@@ -13,11 +13,10 @@ from clusterctl.node.time_limit import LINE_CHARACTERS, time_limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Match, Optional, Sequence, Set, Tuple
+    from typing import Dict, Match, Optional, Sequence, Set, Tuple
 
     Progress = Dict[str, Optional[float]]
-    """`step`, `total`, `loss` and `tokens_per_s`, as far as they were printed; of a step that a
-    pattern of the job found `own`, and `steps_per_s`."""
+    """`step`, `total`, `loss` and `tokens_per_s`, as far as they were printed."""
 
 END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
@@ -62,28 +61,20 @@ or of a GPU."""
 _LARGER = {"": 1, "k": 1_000, "m": 1_000_000}
 OWN_SECONDS, OWN_LINES = 0.3, 200
 """How long a pattern of the job may take, and in how many of the last lines it is looked for."""
-LEAST_SECONDS = 2.0
-"""Two lines that are closer tell no rate: the time of a line may be known to half a second only."""
 _LATE: Set[str] = set()
 """Patterns that took longer: this process does not try them again."""
 
 
-def run_progress(
-    paths: NodePaths, patterns: Sequence[str] = (), last: Optional[Dict[str, Any]] = None
-) -> Optional[Progress]:
+def run_progress(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Progress]:
     """Return what the node's first rank printed last of its progress; None: nothing.
 
-    What the `patterns` of `job.progress` find counts first; `last` is what `last_printed_line`
-    returned, by which they tell the rate.
+    What the `patterns` of `job.progress` find counts first.
     """
     found: Progress = {}
     for log in paths.logs()[1:2]:
         for size in END_BYTES:
             end = read_end(os.path.join(paths.folder, log), size)
-            own = own_progress(patterns, end)
-            found = {**(progress_in(end) or {}), **own}
-            if "step" in own:
-                found.update(own=True, steps_per_s=_own_rate(patterns, last or {}))
+            found = {**(progress_in(end) or {}), **own_progress(patterns, end)}
             if found.get("step") is not None:
                 break
     return found or None
@@ -152,21 +143,6 @@ def own_progress(patterns: Sequence[str], printed: bytes) -> Progress:
             if number is not None:
                 found.setdefault(name, number if name in ("loss", "tokens_per_s") else int(number))
     return found
-
-
-def _own_rate(patterns: Sequence[str], last: Dict[str, Any]) -> Optional[float]:
-    """Return the steps a second between the last lines and earlier ones; None: they tell none."""
-    earlier = last.get("earlier")
-    if not earlier:
-        return None
-    seconds: float = earlier["age_s"] - last["age_s"]
-    now, before = (
-        own_progress(patterns, "\n".join(one["lines"]).encode()).get("step")
-        for one in (last, earlier)
-    )
-    if now is None or before is None or now <= before or seconds < LEAST_SECONDS:
-        return None
-    return (now - before) / seconds
 
 
 def _number(text: str) -> Optional[float]:

@@ -48,7 +48,8 @@ def status(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     del body
     paths = find_run(args)
     hand_over("status", args, channel, paths)
-    found = {**node_status(paths), **printed(paths, read_json(paths.job).get("progress") or ())}
+    patterns = read_json(paths.job).get("progress") or ()
+    found = {**_with_progress(paths), "last": last_printed_line(paths, patterns)}
     if found["state"] in LIVE:
         from clusterctl.node.run.processes.usage import usage  # noqa: PLC0415  (an ended run uses nothing)
 
@@ -89,14 +90,6 @@ def _with_progress(paths: NodePaths) -> Dict[str, Any]:
 
     patterns = read_json(paths.job).get("progress") or ()
     return {**node_status(paths), "progress": run_progress(paths, patterns)}
-
-
-def printed(paths: NodePaths, patterns: Sequence[str]) -> Dict[str, Any]:
-    """Return the `progress` and the `last` line of a run; `patterns` are those of the job."""
-    from clusterctl.node.run.files.progress import run_progress  # noqa: PLC0415  (`tail` needs none)
-
-    last = last_printed_line(paths, patterns)
-    return {"progress": run_progress(paths, patterns, last), "last": last}
 
 
 def use_that_fell(paths: NodePaths) -> Optional[Dict[str, Any]]:
@@ -210,8 +203,9 @@ def _end_of(shown: Dict[str, Any]) -> Dict[str, Any]:
 def last_printed_line(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Dict[str, Any]]:
     """Return what the log written last ends with; None if nothing was printed.
 
-    That is `rank`, `line`, `age_s`, `every_s` (usually from line to line), the last `lines`, and
-    `earlier`: the lines that were the last ones `age_s` ago.
+    That is `rank`, `line`, `age_s`, `every_s` (usually from line to line), the last `lines`,
+    `own`, what the job's patterns find in them, and `earlier`: those that were the last ones
+    `age_s` ago.
 
     A launcher's log counts only while no rank has printed anything.
     """
@@ -233,15 +227,23 @@ def last_printed_line(paths: NodePaths, patterns: Sequence[str] = ()) -> Optiona
     began = modified(paths.job)  # each attempt writes it
     times = [one for one in _last_times(path) if one[0] >= began]
     begin, end = find_end(path, END_BYTES)
-    lines = _told_lines(end)
+    lines, earlier = _told_lines(end), _earlier_lines(times, begin, end, now, patterns)
+    own = {"own": _own(patterns, lines)} if patterns else {}
     return {
         "rank": rank_of(log),
         "line": lines[-1] if lines else "",
         "age_s": round(max(0.0, now - written), 1),
         "every_s": _usual_gap([moment for moment, _ in times]),
         "lines": lines,
-        "earlier": _earlier_lines(times, begin, end, now, patterns),
+        "earlier": earlier,
+        **own,
     }
+
+
+def _own(patterns: Sequence[str], lines: List[str]) -> Optional[Dict[str, Any]]:
+    from clusterctl.node.run.files.progress import own_progress  # noqa: PLC0415  (`tail` needs none)
+
+    return own_progress(patterns, "\n".join(lines).encode()) or None
 
 
 def _told_lines(end: bytes) -> List[str]:
@@ -290,15 +292,16 @@ def _earlier_lines(
 
     What was printed before the first step counts only if no later line tells a step.
     """
-    from clusterctl.node.run.files.progress import own_progress, progress_in  # noqa: PLC0415  (`tail` needs none)
+    from clusterctl.node.run.files.progress import progress_in  # noqa: PLC0415  (`tail` needs none)
 
     found = None
     for moment, size in times[:-1]:
         lines = _told_lines(end[: max(0, size - begin)])
         if lines and (begin == 0 or size - begin > LINE_CHARACTERS):  # not one that is cut off
-            one = {"lines": lines, "age_s": round(max(0.0, now - moment), 1)}
-            text = "\n".join(lines).encode()
-            if "step" in (own_progress(patterns, text) if patterns else progress_in(text) or {}):
+            one: Dict[str, Any] = {"lines": lines, "age_s": round(max(0.0, now - moment), 1)}
+            if patterns:
+                one["own"] = _own(patterns, lines)
+            if "step" in (one.get("own") or progress_in("\n".join(lines).encode()) or {}):
                 return one
             found = found or one
     return found
