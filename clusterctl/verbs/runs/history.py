@@ -78,8 +78,9 @@ class History:
             one: the checkpoint.
             order: all that the node has, the newest first.
         """
-        taken_by = [at for at, run in enumerate(self.runs) if _same(run.taken, one.path)]
-        if taken_by and not self._left_at(one, self.runs[: taken_by[0]], order):
+        trunk = self._trunk(order)
+        taken_by = next((at for at in trunk if _same(self.runs[at].taken, one.path)), None)
+        if taken_by is not None and not self._left_at(one, self._after(trunk, taken_by), order):
             return ""
         names = [run.run for run in self.runs]
         writer = one.run
@@ -92,8 +93,34 @@ class History:
             if one.older:
                 return f"it was written before {self.run} began{by}"
             return f"{self.run} did not write it{by}"
-        left_at = self._left_at(one, self.runs[: names.index(writer)], order)
+        later = self._after(trunk, names.index(writer))
+        if names.index(writer) not in trunk:
+            taken = PurePosixPath(later[-1].taken).name
+            return f"it is of {writer}, which {later[-1].run} left: it was resumed from {taken}"
+        left_at = self._left_at(one, later, order)
         return f"it is of {writer}, which was resumed from {left_at}" if left_at else ""
+
+    def _trunk(self, order: Sequence[NodeCheckpoint]) -> tuple[int, ...]:
+        """Return the places of the runs that led to this one, the newest first.
+
+        A run that takes a checkpoint which an older one wrote leaves those between them.
+        """
+        found = [0]
+        while found[-1] + 1 < len(self.runs):
+            taken, before = self.runs[found[-1]].taken, range(found[-1] + 1, len(self.runs))
+            written = next((one.run for one in order if _same(taken, one.path)), "")
+            # A folder of a run's own has its id.
+            sources = (
+                *(at for at in before if self.runs[at].run in taken),
+                *(at for at in before if self.runs[at].run == written),
+                before[0],
+            )
+            found.append(sources[0])
+        return tuple(found)
+
+    def _after(self, trunk: Sequence[int], place: int) -> list[Ancestor]:
+        """Return the runs that led on from a run to this one, the newest first."""
+        return [self.runs[at] for at in trunk if at < place]
 
     def _left_at(
         self, one: NodeCheckpoint, later: Sequence[Ancestor], order: Sequence[NodeCheckpoint]

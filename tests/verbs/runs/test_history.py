@@ -93,6 +93,31 @@ def test_what_a_rewind_left_does_not_count_though_a_run_before_it_was_resumed_fr
     assert again.objection(one("c", 16, "/w/out/step16")) == left
 
 
+def test_a_rewind_to_an_older_runs_checkpoint_leaves_the_runs_between() -> None:
+    """With a folder for each run, the path tells whose it is; in one folder, who wrote it."""
+    b = resumed("b-1", "/w/out/a-1/ep4.pt", 20, replace(A, run="a-1"))
+    c = resumed("c-1", "/w/out/a-1/ep4.pt", 20, b)
+    d = resumed("d-1", "/w/out/a-1/ep6.pt", 30, c)
+    history = history_of(d, {"a-1": replace(A, run="a-1"), "b-1": b, "c-1": c}.get)
+    left = "it is of c-1, which d-1 left: it was resumed from ep6.pt"
+    assert history.objection(one("c-1", 30, "/w/out/c-1/ep6.pt")) == left
+    assert history.objection(one("c-1", 25, "/w/out/c-1/ep5.pt")) == left
+    told = {
+        step: history.objection(one("a-1", step, f"/w/out/a-1/ep{step}.pt")) for step in (30, 35)
+    }
+    assert told == {30: "", 35: "it is of a-1, which was resumed from step 30"}
+    assert history.objection(one("d-1", 35, "/w/out/d-1/ep7.pt")) == ""
+
+    c = resumed("c", "/w/out/s20", 20, A)
+    d = resumed("d", "/w/out/s30", 30, c)
+    history = history_of(d, {"a": A, "c": c}.get)
+    order = [one("a", 30, "/w/out/s30"), one("c", 25, "/w/out/s25"), one("a", 20, "/w/out/s20")]
+    left = "it is of c, which d left: it was resumed from s30"
+    assert [history.objection(each, order) for each in order] == ["", left, ""]
+    order[0] = one("c", 30, "/w/out/s30")  # written again
+    assert [history.objection(each, order) for each in order] == ["", "", ""]
+
+
 def test_without_steps_the_order_tells_what_a_rewind_left() -> None:
     b = resumed("b", "/w/out/epoch1.pt", None, A)
     history = history_of(b, {"a": A}.get)
