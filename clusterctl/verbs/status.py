@@ -1,11 +1,12 @@
 """What a run is doing, or how it ended and why, asked of its nodes."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from clusterctl.checks.storage.run_paths import share_of
-from clusterctl.errors import CouldNotTell
+from clusterctl.errors import CouldNotTell, NodeError
 from clusterctl.inventory.cluster import Cluster
 from clusterctl.model.checkpoint import (
     Checkpoint,
@@ -25,6 +26,8 @@ from clusterctl.verbs.runs.history import History, unrecorded
 from clusterctl.verbs.runs.node_answers import find_cause, node_answers
 from clusterctl.verbs.runs.run_state import BAD_ENDS, NodeAnswer
 from clusterctl.verbs.runs.run_status import RunStatus
+
+T = TypeVar("T")
 
 
 def status(
@@ -131,7 +134,7 @@ def _lacking(nodes: Nodes, cluster: Cluster, view: RunStatus, newest: NodeCheckp
 
 
 def _newest(
-    nodes: Nodes, cluster: Cluster, first: NodeAnswer, folders: Iterable[str], history: History
+    nodes: Nodes, cluster: Cluster, first: NodeAnswer, folders: Sequence[str], history: History
 ) -> NodeCheckpoint | None:
     """Return the newest checkpoint of the first folder that has one.
 
@@ -143,16 +146,22 @@ def _newest(
     """
     name = first.node.name
     workdir = first.node_run.workdir if first.node_run else ""
+    known = {"workdir": workdir or None, **history.args(cluster, first.node)}
+
+    def ask(wanted: type[T], **more: str) -> tuple[dict[str, T], tuple[NodeError, ...]]:
+        request = Request(op="checkpoints", args={**known, **more})
+        return call_validated(nodes, {name: request}, wanted, timeout=ANSWER_SECONDS)
+
+    def begun_from() -> NodeCheckpoint | None:
+        """Without a checkpoint of its own, a run is where it began."""
+        if not history.taken_elsewhere:
+            return None
+        answers, _ = ask(OneCheckpointAnswer, path=folders[0], which=history.taken_elsewhere)
+        found = (one for answer in answers.values() for one in answer.candidates)
+        return next((one for one in found if one.complete or one.part), None)
+
     for folder in folders:
-        args = {
-            "workdir": workdir or None,
-            "path": folder,
-            **history.args(cluster, first.node),
-        }
-        request = Request(op="checkpoints", args=args)
-        answers, errors = call_validated(
-            nodes, {name: request}, CheckpointsAnswer, timeout=ANSWER_SECONDS
-        )
+        answers, errors = ask(CheckpointsAnswer, path=folder)
         for error in errors:
             if error.state != "missing":
                 raise CouldNotTell(str(error))
@@ -160,5 +169,5 @@ def _newest(
         knows = {node: answer.knows for node, answer in answers.items()}
         one = newest_complete(candidates, knows, cluster, history)
         if one is not None:
-            return one
-    return None
+            return one if history.has_written([one]) else begun_from() or one
+    return begun_from()

@@ -218,6 +218,8 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
 
     def checkpoints(request: Request) -> list[Message]:
         missing = Message({"error": {"kind": "missing", "message": "cannot list it"}})
+        if "which" in request.args:  # the one that it was resumed from
+            return own.get("taken", [missing])
         return own.get(str(request.args["path"]), [missing])
 
     def show() -> tuple[dict[str, Any], str]:
@@ -244,6 +246,12 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
     document, shown = show()
     assert (document["checkpoint"]["step"], document["checkpoint"]["run"]) == (10, "lab-first")
     assert "step-10 (step 10) of lab-first, which this run resumes" in shown
+    own["taken"] = own.pop("out/lab-first")  # in no folder of the runs
+    document, shown = show()
+    assert document["checkpoint"]["step"] == 10
+    own["out/lab-first"] = [one("lab-first", 8)]
+    document, shown = show()
+    assert document["checkpoint"]["step"] == 10
     own[f"out/{RUN}"] = [one(RUN, 12)]
     document, shown = show()
     assert document["checkpoint"]["step"] == 12

@@ -172,7 +172,8 @@ def _has_all(one: Copy, seen: Mapping[str, Copy]) -> bool:
 def copy_hint(seen: Mapping[str, Copy]) -> str:
     """Return how to copy it from a node where it is complete; empty without one."""
     for node, one in seen.items():
-        if one.complete and not is_of_rank(one.name):
+        part = one.part and one.part.supposed not in (None, len(one.part.ranks))
+        if one.complete and not part and not is_of_rank(one.name):
             words = ["clusterctl", "push", one.path, "--from", node]
             return "copy it to all nodes: " + shlex.join(words)
     return ""

@@ -24,20 +24,33 @@ def split_by_history(
     Where the files are shared, the first node that had the run judges: the run began there before
     anywhere else, and its clock most probably stamped them. Elsewhere every node judges its own.
     """
+    runs = {run.run for run in history.runs}
     others: dict[str, str] = {}
+    foreign: set[tuple[str, str]] = set()
     ordered = newest_first(found)
     orders = {node: [seen[node] for _, seen in ordered if node in seen] for node in found}
     for name, seen in ordered:
         judges = {node: one for node, one in seen.items() if knows.get(node)} or dict(seen)
         if is_shared(seen, cluster):
             judges = dict([next(iter(judges.items()))])
-        objections = [history.objection(one, orders[node]) for node, one in judges.items()]
-        if objection := next(filter(None, objections), ""):
-            others[name] = objection
+        objections = {n: history.objection(one, orders[n]) for n, one in judges.items()}
+        objected = {node: objection for node, objection in objections.items() if objection}
+        own = {seen[node].hash for node in objections.keys() - objected.keys()}
+        by_these = {one.hash for one in judges.values() if one.run in runs} & own
+        if by_these:  # what a run was resumed from may be another run's, but not here
+            foreign |= {(node, name) for node, one in judges.items() if one.hash not in by_these}
+        if objected and (not own or any(seen[node].hash in own for node in objected)):
+            others[name] = next(iter(objected.values()))
+        else:  # on its own disk, a node has another one of the same name
+            foreign |= {(node, name) for node in objected}
 
     def kept(*, ours: bool) -> list[tuple[str, Copies]]:
         part = {
-            node: [one for one in candidates if (one.name not in others) == ours]
+            node: [
+                one
+                for one in candidates
+                if (one.name not in others) == ours and not (ours and (node, one.name) in foreign)
+            ]
             for node, candidates in found.items()
         }
         return newest_first(part)

@@ -101,12 +101,23 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
     """Choose the newest of the first folder that has a fit one; the newest run's comes first."""
     skipped: list[str] = []
     refusal: LaunchRefused | None = None
+    taken = query.history.taken_elsewhere
     for folder in folders:
         found = query.ask(path=folder)
         ours, others = split_by_history(found, query.knows, query.cluster, query.history)
         unfit_here: list[str] = []
         hint, to_copy = "", ""
         for name, seen in ours:
+            if taken and not query.history.has_written(seen.values()):
+                # Without one of its own, the run is where it began.
+                try:
+                    return replace(
+                        query.prove(one_of_each(query.ask(which=taken))),
+                        skipped=(*skipped, *unfit_here),
+                    )
+                except Unfit as unfit:
+                    unfit_here.append(f"{taken}: {unfit}")
+                taken = ""
             try:
                 _require_one_save(seen, _resume_command(query, folder, name))
                 chosen = query.prove(seen)
@@ -116,7 +127,7 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
                     hint, to_copy = _to_these(query, unfit.hint), unfit_here[-1]
                 continue
             to_copy, hint = (
-                (to_copy, hint) if to_copy else _on_nodes_left_out(query, folder, chosen)
+                (to_copy, hint) if to_copy else _on_nodes_left_out(query, folder, found, chosen)
             )
             if to_copy:  # the work since the older one would be lost
                 older = f"to take {name} instead: {_resume_command(query, folder, name)}"
@@ -130,7 +141,7 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
                 more_others=max(0, len(newer) - 1),
             )
         if not hint:
-            to_copy, hint = _on_nodes_left_out(query, folder, None)
+            to_copy, hint = _on_nodes_left_out(query, folder, found, None)
             unfit_here += [to_copy] if to_copy else []
         # A node that lacks the folder lacks them all, and none is taken.
         why = _no_checkpoint(query, folder, found, _errors(found) + unfit_here, others, hint)
@@ -141,12 +152,19 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
 
 
 def _on_nodes_left_out(
-    query: CheckpointQuery, folder: str, chosen: ChosenCheckpoint | None
+    query: CheckpointQuery, folder: str, found: Candidates, chosen: ChosenCheckpoint | None
 ) -> tuple[str, str]:
     """Return what is newer on a node that the resume leaves out, and how it is copied."""
-    found = query.left_out(folder)
-    for name, seen in split_by_history(found, {}, query.cluster, query.history)[0]:
-        whole = {node: one for node, one in seen.items() if one.complete and not one.part}
+    left_out = query.left_out(folder)
+    if not left_out:
+        return "", ""
+    everywhere = {**found, **left_out}
+    for name, seen in split_by_history(everywhere, {}, query.cluster, query.history)[0]:
+        whole = {
+            node: one
+            for node, one in seen.items()
+            if node in left_out and one.complete and not one.part
+        }
         newest = next(iter(whole.values()), None)
         if newest is None:
             continue

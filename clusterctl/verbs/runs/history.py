@@ -1,7 +1,7 @@
 """The history of a run: the run, those that it resumes, and the checkpoints between them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,6 +15,8 @@ from clusterctl.verbs.rpc import run_args
 from clusterctl.verbs.runs.records import Records, RunRecord
 
 _SHOWN_RUNS = 3
+_CLOCKS = 120.0
+"""Seconds by which the controller's clock and that of the files may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,20 @@ class History:
         found = (fill_text(folder, run.run, run.name or name) for run, folder in named)
         return tuple(dict.fromkeys(filter(None, found)))
 
+    @property
+    def taken_elsewhere(self) -> str:
+        """The checkpoint that the newest run was resumed from, if another run has it; else empty.
+
+        It may be in no folder of these runs.
+        """
+        taken = self.runs[0].taken
+        return "" if "://" in taken else taken
+
+    def has_written(self, copies: Iterable[NodeCheckpoint]) -> bool:
+        """Tell whether the newest run wrote a checkpoint, or was resumed from it."""
+        newest = self.runs[0]
+        return any(one.run == newest.run or _same(newest.taken, one.path) for one in copies)
+
     def args(self, cluster: Cluster, node: Node) -> dict[str, Any]:
         """Return the arguments by which a node tells which run wrote a checkpoint."""
         runs = [
@@ -80,9 +96,13 @@ class History:
         """
         trunk = self._trunk(order)
         taken_by = next((at for at in trunk if _same(self.runs[at].taken, one.path)), None)
-        if taken_by is not None and not self._left_at(one, self._after(trunk, taken_by), order):
-            return ""
         names = [run.run for run in self.runs]
+        if (
+            taken_by is not None
+            and not self._is_rewritten(one, taken_by)
+            and not self._left_at(one, self._after(trunk, taken_by), order)
+        ):
+            return ""
         writer = one.run
         if one.beside:
             runs = " and ".join(one.beside[:_SHOWN_RUNS])
@@ -99,6 +119,13 @@ class History:
             return f"it is of {writer}, which {later[-1].run} left: it was resumed from {taken}"
         left_at = self._left_at(one, later, order)
         return f"it is of {writer}, which was resumed from {left_at}" if left_at else ""
+
+    def _is_rewritten(self, one: NodeCheckpoint, place: int) -> bool:
+        """Tell whether a file is no longer the one that a run was resumed from."""
+        run = self.runs[place]
+        if run.began is None or one.run in {older.run for older in self.runs[place + 1 :]}:
+            return False
+        return not one.older if place == 0 else one.time > run.began + _CLOCKS
 
     def _trunk(self, order: Sequence[NodeCheckpoint]) -> tuple[int, ...]:
         """Return the places of the runs that led to this one, the newest first.

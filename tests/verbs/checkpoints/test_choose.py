@@ -17,7 +17,7 @@ from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.checkpoints import choose as checkpoint
 from clusterctl.verbs.checkpoints.query import ChosenCheckpoint
 from clusterctl.verbs.events import Event, Notice, Progress, ignore
-from clusterctl.verbs.runs.history import History, history_of, unrecorded
+from clusterctl.verbs.runs.history import Ancestor, History, history_of, unrecorded
 from clusterctl.verbs.runs.records import RunRecord
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
@@ -57,16 +57,22 @@ def seen(step: int, **more: Any) -> dict[str, Any]:
 
 
 def node(
-    *quick: dict[str, Any], deep: dict[str, str] | None = None, knows: bool = True
+    *quick: dict[str, Any],
+    deep: dict[str, str] | None = None,
+    knows: bool = True,
+    outside: dict[str, Any] | None = None,
 ) -> Callable[[Request], Any]:
-    """Answer as a node that holds these; `deep` says what reading to the last byte finds."""
+    """Answer as a node that holds these; `deep` says what reading to the last byte finds.
+
+    `outside` is in another folder.
+    """
 
     def answer(request: Request) -> list[Message]:
         which = str(request.args["which"])
         if which == "latest":
             head = {"folder": "/w/out", "candidates": list(quick), "knows": knows}
             return [Message(head)]
-        for one in quick:
+        for one in (*quick, *([outside] if outside else [])):
             if which.endswith(one["name"]):
                 broken = (deep or {}).get(one["name"], "") if request.args["verify"] else ""
                 found = {**one, "complete": False, "why": broken} if broken else one
@@ -178,6 +184,43 @@ def test_a_newer_one_on_a_node_that_is_left_out_is_named_with_the_command_that_c
     shared = replace(cluster, shared=("/w",), left_out=(replace(out, workdir="/w"),))
     nodes = pool(everywhere, a=node(seen(20)), b=node(seen(20)), c=node(seen(25)))
     assert choose(nodes, shared, "latest").step == 20
+
+
+OLD = "lab-20251231t000000-wxyz"
+RESUMED = History(
+    runs=(
+        Ancestor(run=RUN, began=5.0, taken="/w/ext/step-55", taken_step=55),
+        Ancestor(run=OLD, began=1.0),
+    )
+)
+
+
+def test_a_run_without_a_checkpoint_of_its_own_is_where_it_began() -> None:
+    """Also if that is in no folder of these runs."""
+    outside = seen(55, path="/w/ext/step-55", run="", older=True)
+    held = node(seen(45, run=OLD, older=True), outside=outside)
+    nodes = pool(SHARED, a=held, b=held)
+    assert choose(nodes, SHARED, "latest", history=RESUMED).step == 55
+    held = node(seen(60), seen(45, run=OLD, older=True), outside=outside)
+    assert choose(pool(SHARED, a=held, b=held), SHARED, "latest", history=RESUMED).step == 60
+    held = node(seen(45, run=OLD, older=True))
+    chosen = choose(pool(SHARED, a=held, b=held), SHARED, "latest", history=RESUMED)
+    assert chosen.step == 45
+    assert chosen.skipped == (
+        "/w/ext/step-55: it is not complete: there is no /w/ext/step-55 (on a, b)",
+    )
+
+
+def test_an_older_file_of_the_same_name_on_another_disk_hides_no_newer_one() -> None:
+    own, old = seen(30), seen(30, run=OLD, older=True, hash="of another")
+    nodes = pool(LOCAL, a=node(own, seen(20)), b=node(old, seen(20)))
+    with pytest.raises(LaunchRefused, match=r"\Astep-30: it is missing on b\Z") as refused:
+        choose(nodes, LOCAL, "latest")
+    push = "copy it to all nodes: clusterctl push /w/out/step-30 --from a"
+    assert (refused.value.hint or "").splitlines()[0] == push
+    # A copy of the same content whose time says that another run wrote it is in doubt.
+    nodes = pool(LOCAL, a=node(own, seen(20)), b=node({**old, "hash": own["hash"]}, seen(20)))
+    assert choose(nodes, LOCAL, "latest").step == 20
 
 
 def test_what_differs_between_nodes_is_refused() -> None:

@@ -131,6 +131,10 @@ def test_without_steps_the_order_tells_what_a_rewind_left() -> None:
 
 def test_what_a_run_was_resumed_from_is_of_its_history_whoever_wrote_it() -> None:
     history = history_of(C, RECORDS.get)
-    assert history.objection(one("", 90, "/w/out/old.pt")) == ""
+    assert history.objection(one("", 90, "/w/out/old.pt", older=True)) == ""
+    assert history.objection(one("z", 90, "/w/out/old.pt", older=True)) == ""
+    # Another run has written to it since.
+    told = history.objection(one("z", 90, "/w/out/old.pt"))
+    assert told == "c did not write it (z ran then)"
     assert history.objection(one("", 90, "/w/out/older.pt")) != ""
     assert unrecorded("x").objection(one("x")) == ""
