@@ -75,11 +75,23 @@ def choose_checkpoint(
         query = replace(query, history=with_other_runs(nodes, cluster, history))
         return _latest(query, query.folders)
     try:
-        found = query.ask(which=which)
-        return query.prove(one_of_each(found))
+        seen = one_of_each(query.ask(which=which))
+        chosen = query.prove(seen)
+        return replace(chosen, doubts=(*chosen.doubts, *_of_another(seen, history)))
     except Unfit as unfit:
         hint = _to_these(query, unfit.hint) or _hint(query, which)
         raise LaunchRefused(f"checkpoint {which}: {unfit}", hint=hint, by="checkpoint") from unfit
+
+
+def _of_another(seen: Copies, history: History) -> list[str]:
+    """Return which other run wrote a checkpoint that was named, if that is known."""
+    runs = {run.run for run in history.runs}
+    others = {one.run: one.recorded for one in seen.values() if one.run and one.run not in runs}
+    return [
+        f"{writer} {'wrote it' if recorded else 'ran when it was written'},"
+        f" and {history.run} does not resume that run"
+        for writer, recorded in sorted(others.items())
+    ]
 
 
 def _to_these(query: CheckpointQuery, hint: str) -> str:

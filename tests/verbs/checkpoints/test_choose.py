@@ -211,6 +211,14 @@ def test_a_run_without_a_checkpoint_of_its_own_is_where_it_began() -> None:
     )
 
 
+def test_a_path_that_another_run_wrote_is_taken_with_a_warning() -> None:
+    other = node(seen(20, run=OLD))
+    (doubt,) = choose(pool(SHARED, a=other, b=other), SHARED, "step-20").doubts
+    assert doubt == f"{OLD} ran when it was written, and {RUN} does not resume that run"
+    own = node(seen(20))
+    assert choose(pool(SHARED, a=own, b=own), SHARED, "step-20").doubts == ()
+
+
 def test_an_older_file_of_the_same_name_on_another_disk_hides_no_newer_one() -> None:
     own, old = seen(30), seen(30, run=OLD, older=True, hash="of another")
     nodes = pool(LOCAL, a=node(own, seen(20)), b=node(old, seen(20)))
