@@ -12,7 +12,7 @@ from clusterctl.cli.shared.main import main
 from clusterctl.errors import NodeError
 from clusterctl.inventory.cluster import Cluster, Job, Stop
 from clusterctl.transport import pool as transport
-from clusterctl.transport.interface import Reply
+from clusterctl.transport.interface import Reply, Request
 from clusterctl.verbs.runs.records import Records, RunRecord
 from clusterctl.wire import Message
 from tests.fake_pool import FakePool
@@ -126,3 +126,37 @@ def test_without_an_inventory_a_part_of_a_recorded_run_is_refused_too(
     assert main(["stop", "exp"]) == 2
     assert capsys.readouterr().err.endswith(f"hint: clusterctl stop {RUN}\n")
     assert not colleague
+
+
+@pytest.mark.parametrize("theirs", ["running", "finished"])
+def test_a_name_that_two_live_runs_have_is_refused(
+    theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two projects may share the cluster's name: the newest run need not be the one that is meant."""
+    (tmp_path / "hosts.yaml").write_text("cluster: lab\nnodes: [a, b]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
+    states = {RUN: "running", THEIRS: theirs}
+    for began, run in enumerate(states):
+        one = CLUSTER.with_nodes(CLUSTER.nodes[:1])
+        Records().write(
+            RunRecord(run=run, began=float(began), cluster=one, options={"name": "base"})
+        )
+
+    def answer(request: Request) -> list[Message]:
+        run = str(request.args["run"])
+        return [Message({"node": {**part("a", states[run]), "run": run}})]
+
+    monkeypatch.setattr(
+        transport, "Pool", lambda c, **_: FakePool(c, {"a": {"status": answer, "stop": GONE}})
+    )
+    both = theirs == "running"
+    assert main(["stop", "base"]) == (2 if both else 0)
+    out, err = capsys.readouterr()
+    if both:
+        assert f"several runs are live: {RUN}, {THEIRS}" in " ".join(err.split())
+        assert [line for line in err.splitlines() if line.startswith("hint:")] == [
+            f"hint: clusterctl stop {run}" for run in states
+        ]
+    else:
+        assert THEIRS in out

@@ -8,13 +8,22 @@ from collections.abc import Sequence
 from clusterctl.api.run import Run
 from clusterctl.cli.shared.batch import batch_of, held, live_batches, stop_batch
 from clusterctl.cli.shared.options import add_json, seconds
-from clusterctl.cli.shared.run_option import WHICH_TO_CHANGE, add_run, open_run, open_session
+from clusterctl.cli.shared.run_option import (
+    WHICH_TO_CHANGE,
+    add_run,
+    open_run,
+    open_session,
+    own_cluster,
+)
 from clusterctl.errors import NodeError, UsageError
 from clusterctl.report.console import Progressing, Screen
 from clusterctl.report.stacks.dump import show_missing
 from clusterctl.report.stop import show_stop
 from clusterctl.verbs.dump.dump import DumpQuery
 from clusterctl.verbs.events import Notice
+from clusterctl.verbs.runs.find_run import SeveralLive
+from clusterctl.verbs.runs.records import Records
+from clusterctl.verbs.runs.run_id import cluster_of
 from clusterctl.verbs.stop import UNVERIFIED, StopResult
 from clusterctl.wire import SCHEMA, plain
 
@@ -76,9 +85,34 @@ def _stop_one(args: argparse.Namespace, screen: Screen) -> StopResult:
     found = batch_of(args, part=False)
     if found:
         return stop_batch(*found, screen)
+    _require_one(args)
     with open_run(args, part=False) as run, held(run.id), screen.progress() as progress:
         keep_stacks(args, run, progress)
         return run.stop(grace=args.grace, on_event=progress.show)
+
+
+def _require_one(args: argparse.Namespace) -> None:
+    """Refuse a name that several live runs have: of two projects, for example.
+
+    Raises:
+        SeveralLive: each is named.
+    """
+    records, own = Records(), own_cluster(args)
+    known = records.with_part(args.run) if args.run else {}
+    alike = [run for run, name in known.items() if name == args.run]
+    if own:
+        alike = [run for run in alike if cluster_of(run) == own]
+    found = filter(None, map(records.with_id, alike if len(alike) > 1 else ()))
+    unended = [record.run for record in found if records.end(record) is None]
+    live = []
+    for run in unended if len(unended) > 1 else ():
+        with open_run(argparse.Namespace(**{**vars(args), "run": run})) as one:
+            view = one.status()
+        live += [view] if view.live else []
+    if len(live) > 1:
+        several = SeveralLive(live)
+        several.hint = "\n".join(f"clusterctl stop {view.run}" for view in live)
+        raise several
 
 
 def keep_stacks(args: argparse.Namespace, run: Run, progress: Progressing) -> None:
