@@ -132,7 +132,7 @@ def test_without_an_inventory_a_part_of_a_recorded_run_is_refused_too(
 def test_a_name_that_two_live_runs_have_is_refused(
     theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two projects may share the cluster's name: the newest run need not be the one that is meant."""
+    """Two projects may share the cluster's name: the newest need not be the one that is meant."""
     (tmp_path / "hosts.yaml").write_text("cluster: lab\nnodes: [a, b]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLUSTERCTL_STATE", str(tmp_path / "state"))
@@ -154,9 +154,9 @@ def test_a_name_that_two_live_runs_have_is_refused(
     assert main(["stop", "base"]) == (2 if both else 0)
     out, err = capsys.readouterr()
     if both:
-        assert f"several runs are live: {RUN}, {THEIRS}" in " ".join(err.split())
+        assert f"several runs are live: {THEIRS}, {RUN}" in " ".join(err.split())
         assert [line for line in err.splitlines() if line.startswith("hint:")] == [
-            f"hint: clusterctl stop {run}" for run in states
+            f"hint: clusterctl stop {run}" for run in reversed(states)
         ]
     else:
         assert THEIRS in out
