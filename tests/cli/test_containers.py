@@ -64,8 +64,12 @@ def docker() -> Iterator[Docker]:
         *("--ip-forward=false", "--ip-masq=false", "--storage-driver=vfs"),
         *(f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"),
     ]
+    own = {
+        **os.environ,
+        "TMPDIR": str(folder),
+    }  # containerd, if it is slow, writes its stacks there
     with (folder / "log").open("w") as log:
-        daemon = subprocess.Popen(argv, stdout=log, stderr=log)
+        daemon = subprocess.Popen(argv, stdout=log, stderr=log, env=own)
     try:
         until = time.monotonic() + BUSY
         while not (folder / "socket").exists():

@@ -142,10 +142,24 @@ def require_fit(seen: Mapping[str, Copy], nodes: Sequence[str]) -> List[str]:
     if any(one.part and not one.part.whole for one in seen.values()):
         return _require_all_ranks(seen)
     require_complete(seen)
-    if len({one.hash for one in seen.values()}) > 1:
+    if len({one.hash for one in seen.values()}) > 1 and not _of_all_ranks(seen):
         hint = copy_hint({node: one for node, one in seen.items() if _has_all(one, seen)})
         raise Unfit("it is not the same on all nodes (%s)" % _difference(seen), hint)
     return _about_size([one.part for one in seen.values() if one.part])
+
+
+def _of_all_ranks(seen: Mapping[str, Copy]) -> bool:
+    """Tell whether nodes have different files because each has those of its own ranks."""
+    parts = [one.part for one in seen.values() if one.part]
+    sizes = {part.world_size for part in parts}
+    written = [moment for part in parts for moment in part.saved]
+    held = {rank for part in parts for rank in part.ranks}
+    return (
+        len(parts) == len(seen)
+        and len({one.step for one in seen.values()}) == len(sizes) == 1
+        and held == set(range(max(sizes, key=lambda size: size or 0) or 0))
+        and max(written) - min(written) <= SAVE_SECONDS
+    )
 
 
 def require_complete(seen: Mapping[str, Copy]) -> None:
@@ -172,7 +186,7 @@ def _has_all(one: Copy, seen: Mapping[str, Copy]) -> bool:
 def copy_hint(seen: Mapping[str, Copy]) -> str:
     """Return how to copy it from a node where it is complete; empty without one."""
     for node, one in seen.items():
-        part = one.part and one.part.supposed not in (None, len(one.part.ranks))
+        part = one.part and one.part.world_size not in (None, len(one.part.ranks))
         if one.complete and not part and not is_of_rank(one.name):
             words = ["clusterctl", "push", one.path, "--from", node]
             return "copy it to all nodes: " + shlex.join(words)

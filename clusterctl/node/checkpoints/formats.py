@@ -278,25 +278,24 @@ def _folder(path: str, inspection: Inspection, found: CheckpointContents) -> Non
 def _of_ranks(
     path: str, own: Collection[str], inspection: Inspection, found: CheckpointContents
 ) -> None:
-    """Note whose files they are, if each has the part of one rank."""
+    """Note whose files they are, if each has the part of one rank.
+
+    Whether that is all of them, only what all nodes have can tell: see `copies`.
+    """
     ranks = {rank_of(name) for name in own}
     held = sorted(rank for rank in ranks if rank is not None)
     if len(held) < len(ranks) or not held:
         return
     times = [os.path.getmtime(os.path.join(path, name)) for name in own]
-    missing = sorted(set(range(held[-1] + 1)) - set(held))
     found.part = {
         "ranks": held,
-        "world_size": None,  # a program may save one file a node
-        "supposed": inspection.world_size or inspection.expected_world_size,
+        "world_size": inspection.world_size,
+        "supposed": inspection.world_size,
         "metadata": True,  # each file stands for itself
         "steps": [],
         "saved": [min(times), max(times)],
-        "whole": not missing,
+        "whole": True,
     }
-    if missing:
-        found.identity = "of ranks"
-        raise PartialCheckpoint("the file of rank %d is missing" % missing[0], found)
 
 
 @functools.lru_cache(maxsize=None)

@@ -75,6 +75,7 @@ class SyncPlan:
         self._manifest.write(None, records)
         with RootFolder(self.root) as inside:
             self._delete(inside)
+            self._remove_compiled(inside)
             self._move_aside(inside)
             self._drop_empty_parents(inside)
 
@@ -90,6 +91,23 @@ class SyncPlan:
                     continue
                 os.unlink(name, dir_fd=parent)
                 self.deleted += 1
+
+    def _remove_compiled(self, inside: RootFolder) -> None:
+        """Remove what Python compiled of files that change.
+
+        It would count as fresh if the new file has the time and the size of the old one, as copies
+        that keep times may.
+        """
+        for path in self.needed:
+            folder, name = os.path.split(path)
+            stem, kind = os.path.splitext(name)
+            if kind != b".py":
+                continue
+            with contextlib.suppress(OSError):
+                parent = inside.parent(os.path.join(folder, b"__pycache__", name))
+                for each in map(os.fsencode, os.listdir(parent)):
+                    if each.startswith(stem + b".") and each.endswith(b".pyc"):
+                        os.unlink(each, dir_fd=parent)
 
     def _move_aside(self, inside: RootFolder) -> None:
         into = (

@@ -234,3 +234,16 @@ def test_files_that_are_set_aside_within_one_second_are_all_kept(
         change.begin()
     kept = sorted(path.read_text() for path in (work / ".clusterctl").rglob("a.py"))
     assert kept == ["edit 0\n", "edit 1\n", "edit 2\n"]
+
+
+def test_what_python_compiled_of_a_file_that_changes_is_removed(tmp_path: Path) -> None:
+    """Python takes it for fresh if the new file has the time and the size of the old one."""
+    work, code = tmp_path / "work", ("v = 1\n", "v = 2\n")
+    old, new = ({b"pkg/m.py": Entry("f", hashlib.sha256(c.encode()).hexdigest())} for c in code)
+    (work / "pkg" / "__pycache__").mkdir(parents=True)
+    placed(work, old, lambda: (work / "pkg" / "m.py").write_text(code[0]))
+    cache = work / "pkg" / "__pycache__"
+    for name in ("m.cpython-311.pyc", "m.cpython-311.opt-1.pyc", "mm.cpython-311.pyc", "m.txt"):
+        (cache / name).write_text("")
+    SyncPlan(os.fsencode(work), Manifest(os.fsencode(work)), new).begin()
+    assert sorted(each.name for each in cache.iterdir()) == ["m.txt", "mm.cpython-311.pyc"]

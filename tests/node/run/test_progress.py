@@ -35,7 +35,13 @@ BARS = (
         (b"Epoch: [1]  [ 30/90]  eta: 0:05:11  loss: 1.4 (1.5)\n", 120, None),
         (b"Epoch(train) [1][30/90]  eta: 0:05:11  loss: 1.4\n", 30, None),
         (b"Train: [1/10][30/90]\teta 0:12:34\tloss 6.9 (6.9)\n", 120, 900),
-        (b"Epoch [1/10], Step [30/90], Loss: 2.3\nEpoch [2/10], Step [1/90]", 181, 900),
+        (b"Epoch [1/10], Step [30/90], Loss: 2.3\nEpoch [2/10], Step [1/90]", 91, 900),
+        (b"Epoch [0/10], Step [30/90], Loss: 2.3\nEpoch [2/10], Step [1/90]", 181, 900),
+        (b"Train: [9/10][30/90]\nTrain: [10/10][30/90]", 840, 900),
+        (b"Train Epoch: 1 [32/640 (5%)]\tLoss: 0.4", 32, None),
+        (b"| epoch   2 |   200/ 2983 batches | lr 20.00", 3183, None),
+        (b"step 9/60 loss 1\neval step 10/10 eval_loss 9.1\n", 9, 60),
+        (b"step 9/60 loss 1\n[*] attempt 2 of 3, from checkpoint step 5\n", 9, 60),
         (b"epoch 2, step 30/90\n", 30, 90),
         (b"epoch 2 step 30 of 90: loss 1\nTraceback (most recent call last):\n", 30, 90),
         (b"Checkpoint [1]\tUpdates=50 Epoch=1 Samples=400 Updates/sec=5.344\n", 50, None),
@@ -130,6 +136,20 @@ def test_lines_made_to_be_slow_are_not(part: bytes) -> None:
     began = time.process_time()
     progress_in(part * ((64 << 10) // len(part)))
     assert time.process_time() - began < 1
+
+
+def test_the_start_of_the_log_shows_from_where_epochs_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    lines = [f"Epoch {n // 20}/30, step {n % 20}/20 loss 1" for n in range(500)]
+    (tmp_path / "ranks" / "0.log").write_text("\n".join(lines) + "\n" + "x" * (50 << 10))
+    found = run_progress(NodePaths(str(tmp_path)))
+    assert found is not None
+    assert (found["step"], found["total"]) == (499, 600)
+    from_1 = [f"Epoch {n // 20 + 1}/30, step {n % 20}/20 loss 1" for n in range(500)]
+    (tmp_path / "ranks" / "0.log").write_text("\n".join(from_1))
+    found = run_progress(NodePaths(str(tmp_path)))
+    assert found is not None
+    assert found["step"] == 499
 
 
 def test_a_pattern_of_the_job_counts_first(tmp_path: Path) -> None:

@@ -136,10 +136,10 @@ def test_what_was_written_later_and_has_no_step_is_named() -> None:
     assert choose(nodes, SHARED, "latest").others == ()
 
 
-def of_rank(rank: int, **more: Any) -> dict[str, Any]:
-    part = {"ranks": [rank], "metadata": True, "steps": [], "saved": [1.0, 2.0]}
-    whole = {"complete": rank == 0, "why": "" if rank == 0 else "the file of rank 0 is missing"}
-    return seen(20, **whole, part={**part, "world_size": None, "supposed": 2, "whole": rank == 0})
+def of_rank(rank: int, size: int | None = 2) -> dict[str, Any]:
+    part = {"ranks": [rank], "metadata": True, "steps": [], "saved": [1.0, 2.0], "whole": True}
+    told = {**part, "world_size": size, "supposed": size}
+    return seen(20, part=told, hash=f"of rank {rank}")
 
 
 def test_the_files_of_ranks_on_their_own_nodes_are_one_checkpoint() -> None:
@@ -151,6 +151,15 @@ def test_the_files_of_ranks_on_their_own_nodes_are_one_checkpoint() -> None:
     with pytest.raises(LaunchRefused, match="missing") as refused:
         choose(pool(LOCAL, a=node(), b=node(one_alone)), LOCAL, "latest")
     assert "push" not in (refused.value.hint or "")  # it would be every rank's
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(3, (0, 1)), (None, (0, 1)), (2, (0, 0)), (2, (1, 2))])
+def test_files_of_some_ranks_alone_are_refused(size: int | None, ranks: tuple[int, int]) -> None:
+    """Such as after the loss of a node with a part on its own disk."""
+    a, b = ({**of_rank(rank, size), "hash": node} for rank, node in zip(ranks, "ab", strict=True))
+    with pytest.raises(LaunchRefused, match="not the same on all nodes") as refused:
+        choose(pool(LOCAL, a=node(a), b=node(b)), LOCAL, "latest")
+    assert "push" not in (refused.value.hint or "")
 
 
 def test_a_newer_one_that_can_be_copied_is_not_left_for_an_older_one() -> None:

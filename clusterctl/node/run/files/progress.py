@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     Progress = Dict[str, Optional[float]]
     """`step`, `total`, `loss` and `tokens_per_s`, as far as they were printed."""
 
+START_BYTES = 32 << 10
+"""How much of the start of a log is read for the first epoch."""
 END_BYTES = (8 << 10, 64 << 10)
 """How much of the end of a log is read: more only where little has no step."""
 STEP = re.compile(
-    r"(?<![a-z])(?:step(?:/max_steps)?|iteration|iter(?:\(train\))?|updates?(?==))[\"']?"
+    r"(?<![a-z])(?<!val )(?<!valid )(?<!validation )(?<!eval )(?<!evaluation )(?<!test )"
+    r"(?<!checkpoint )(?:step(?:/max_steps)?|iteration|iter(?:\(train\))?|updates?(?==))[\"']?"
     r"[ \t]{0,9}[:=#]?[ \t]{0,9}(?:[\"']|\[[ \t]{0,9})?(\d{1,3}(?:,\d{3}){1,3}|\d{1,12})"
     r"(?:[ \t]{0,9}(?:/|of)[ \t]{0,9}(\d{1,3}(?:,\d{3}){1,3}|\d{1,12}))?(?![\w%]|[.,]\d)",
     re.IGNORECASE,
@@ -72,20 +75,39 @@ def run_progress(paths: NodePaths, patterns: Sequence[str] = ()) -> Optional[Pro
     """
     found: Progress = {}
     for log in paths.logs()[1:2]:
+        path = os.path.join(paths.folder, log)
+        first = first_epoch(_read_start(path).decode("ascii", "replace"))
         for size in END_BYTES:
-            end = read_end(os.path.join(paths.folder, log), size)
-            found = {**(progress_in(end) or {}), **own_progress(patterns, end)}
+            end = read_end(path, size)
+            found = {**(progress_in(end, first) or {}), **own_progress(patterns, end)}
             if found.get("step") is not None:
                 break
     return found or None
 
 
-def progress_in(printed: bytes) -> Optional[Progress]:
-    """Return what some lines tell last; None: nothing."""
+def _read_start(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(START_BYTES)
+    except OSError:
+        return b""
+
+
+def progress_in(printed: bytes, first: Optional[int] = None) -> Optional[Progress]:
+    """Return what some lines tell last; None: nothing.
+
+    Args:
+        printed: the lines.
+        first: the first epoch, as `first_epoch` has it of more lines.
+    """
     text = printed.decode("ascii", "replace")
+    shown = first_epoch(text)
+    first = shown if shown is not None else first
     by_end = {found.end(): numbers_of(found) for found in STEP.finditer(text)}
     by_end.update(
-        (found.end(), _of_all_epochs(found)) for found in IN_EPOCH.finditer(text) if tells(found)
+        (found.end(), _of_all_epochs(found, first))
+        for found in IN_EPOCH.finditer(text)
+        if tells(found)
     )
     words = [by_end[end] for end in sorted(by_end)]
     # The steps' bar is the longest one: an evaluation has a bar of its own.
@@ -160,10 +182,28 @@ def tells(found: Match[str]) -> bool:
     return bool(found["epochs"] or not found["word"]) and int(found["step"]) <= int(found["total"])
 
 
-def _of_all_epochs(found: Match[str]) -> Tuple[int, Optional[int]]:
-    """Return the step and the total as a count that no new epoch begins again."""
+def first_epoch(text: str) -> Optional[int]:
+    """Return 0 or 1, by which a program counts epochs as its lines show; None: they do not."""
+    found = [one for one in IN_EPOCH.finditer(text) if tells(one)]
+    if any(int(one["epoch"]) == 0 for one in found):
+        return 0
+    last = any(one["epochs"] and int(one["epoch"]) >= int(one["epochs"]) for one in found)
+    return 1 if last else None
+
+
+def _of_all_epochs(found: Match[str], first: Optional[int]) -> Tuple[int, Optional[int]]:
+    """Return the step and the total as a count that no new epoch begins again.
+
+    Where the lines do not show from where epochs are counted, it is as the programs with such
+    lines do: mmengine, pytorch/examples' MNIST and word_language_model, and who prints `Epoch 1/3`
+    from 1; torchvision (`Epoch: [0]`), timm and Swin (`Train: `) from 0.
+    """
+    if first is None:
+        epoch_word = found[0][:1] in "Ee"
+        bare = not found["epochs"] and "[" in found[0][: found.start("epoch") - found.start()]
+        first = int(bool(found["one"]) or (epoch_word and not bare))
     of_epoch = int(found["total"])
-    before = max(0, int(found["epoch"]) - bool(found["one"]))
+    before = max(0, int(found["epoch"]) - first)
     total = int(found["epochs"] or 0) * of_epoch
     step = before * of_epoch + int(found["step"])
     return step, total if total >= step and total else None

@@ -7,7 +7,7 @@ import os
 from bisect import bisect_right
 
 from clusterctl.node.file_io import find_end, list_folder, modified, read_end, read_json
-from clusterctl.node.run.files.progress import own_progress, progress_in
+from clusterctl.node.run.files.progress import first_epoch, own_progress, progress_in
 from clusterctl.node.run.files.run_paths import NodePaths, times_of
 from clusterctl.node.run.operations.status import parse_times
 
@@ -107,11 +107,12 @@ def _printed(log: str, patterns: Sequence[str]) -> Rows:
 def _told(log: str, patterns: Sequence[str]) -> Iterator[Tuple[int, Dict[str, Any]]]:
     """Yield where each line of progress ends, and what it tells."""
     at, data = find_end(log, LOG_BYTES)
+    first = first_epoch(data.decode("ascii", "replace"))
     for line in data.replace(b"\r", b"\n").split(b"\n"):
         at += len(line) + 1
         # Tokens of a GPU cannot be compared with those of a run.
         of_gpu = b"tps" in line or b"per_gpu" in line
-        told = {**(progress_in(line) or {}), **({"tokens_per_s": None} if of_gpu else {})}
+        told = {**(progress_in(line, first) or {}), **({"tokens_per_s": None} if of_gpu else {})}
         if b"train_runtime" in line:
             told["loss"] = None  # the mean of all
         told.update(own_progress(patterns, line))
