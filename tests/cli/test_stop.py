@@ -158,5 +158,6 @@ def test_a_name_that_two_live_runs_have_is_refused(
         assert [line for line in err.splitlines() if line.startswith("hint:")] == [
             f"hint: clusterctl stop {run}" for run in reversed(states)
         ]
-    else:
-        assert THEIRS in out
+    else:  # the newest has ended
+        assert RUN in out
+        assert THEIRS not in out

@@ -92,7 +92,7 @@ def _stop_one(args: argparse.Namespace, screen: Screen) -> StopResult:
 
 
 def _require_one(args: argparse.Namespace) -> None:
-    """Refuse a name that several live runs have: of two projects, for example.
+    """Let a name mean the one live run that has it; refuse several: of two projects, for example.
 
     Raises:
         SeveralLive: each is named.
@@ -105,11 +105,13 @@ def _require_one(args: argparse.Namespace) -> None:
     found = filter(None, map(records.with_id, alike if len(alike) > 1 else ()))
     unended = [record.run for record in found if records.end(record) is None]
     live = []
-    for run in unended if len(unended) > 1 else ():
+    for run in unended:
         with open_run(argparse.Namespace(**{**vars(args), "run": run})) as one:
             view = one.status()
         live += [view] if view.live else []
-    if len(live) > 1:
+    if len(live) == 1:
+        args.run = live[0].run
+    elif live:
         several = SeveralLive(live)
         several.hint = "\n".join(f"clusterctl stop {view.run}" for view in live)
         raise several

@@ -25,6 +25,8 @@ def named_folders(command: Sequence[str]) -> Iterator[tuple[str, str]]:
         one_checkpoint = named.step is not None or named.epoch is not None
         if value[:1] in ("", "-") or posixpath.splitext(value)[1] or one_checkpoint:
             continue
+        if flag.lstrip("-") == "save" and "/" not in value:  # `--save all` says what
+            continue
         if _OUTPUT.fullmatch(flag.lstrip("-").replace("-", "_")):
             yield flag, value
 

@@ -113,48 +113,45 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
     """Choose the newest of the first folder that has a fit one; the newest run's comes first."""
     skipped: list[str] = []
     refusal: LaunchRefused | None = None
-    taken = query.history.taken_elsewhere
+    begin = query.history.taken_elsewhere
+    to_copy = how = ""
     for folder in folders:
         found = query.ask(path=folder)
         ours, others = split_by_history(found, query.knows, query.cluster, query.history)
         unfit_here: list[str] = []
-        hint, to_copy = "", ""
+        hint = ""
+        # Without one of its own, the run is where it began.
+        own = [query.history.has_written(seen.values()) for _, seen in ours]
+        if begin and not all(own):
+            ours.insert(own.index(False), (begin, one_of_each(query.ask(which=begin))))
+            begin = ""
         for name, seen in ours:
-            if taken and not query.history.has_written(seen.values()):
-                # Without one of its own, the run is where it began.
-                try:
-                    return replace(
-                        query.prove(one_of_each(query.ask(which=taken))),
-                        skipped=(*skipped, *unfit_here),
-                    )
-                except Unfit as unfit:
-                    unfit_here.append(f"{taken}: {unfit}")
-                taken = ""
             try:
                 _require_one_save(seen, _resume_command(query, folder, name))
                 chosen = query.prove(seen)
             except Unfit as unfit:
                 unfit_here.append(f"{name}: {unfit}")
-                if not hint and unfit.hint:
-                    hint, to_copy = _to_these(query, unfit.hint), unfit_here[-1]
+                hint = hint or _to_these(query, unfit.hint)
+                if hint and not to_copy:
+                    to_copy, how = unfit_here[-1], hint
                 continue
-            to_copy, hint = (
-                (to_copy, hint) if to_copy else _on_nodes_left_out(query, folder, found, chosen)
-            )
+            if not to_copy:
+                to_copy, how = _on_nodes_left_out(query, folder, found, chosen)
             if to_copy:  # the work since the older one would be lost
                 older = f"to take {name} instead: {_resume_command(query, folder, name)}"
-                raise LaunchRefused(to_copy, hint=f"{hint}\n{older}", by="checkpoint")
+                raise LaunchRefused(to_copy, hint=f"{how}\n{older}", by="checkpoint")
             told = [(one, as_copies(copies)) for one, copies in ours]
-            newer = [*_newer(found, others, name), *rivals(told, name)]
+            newer = [*_newer(found, others, chosen.step), *rivals(told, name)]
             return replace(
                 chosen,
-                skipped=(*skipped, *unfit_here, *_damaged(found, others, name)),
+                skipped=(*skipped, *unfit_here, *_damaged(found, others, chosen.step)),
                 others=_with_commands(query, folder, newer),
                 more_others=max(0, len(newer) - 1),
             )
-        if not hint:
-            to_copy, hint = _on_nodes_left_out(query, folder, found, None)
+        if not to_copy:
+            to_copy, how = _on_nodes_left_out(query, folder, found, None)
             unfit_here += [to_copy] if to_copy else []
+            hint = hint or how
         # A node that lacks the folder lacks them all, and none is taken.
         why = _no_checkpoint(query, folder, found, _errors(found) + unfit_here, others, hint)
         refusal = refusal or why
@@ -246,7 +243,9 @@ def _offer(
     return f"to resume the run that wrote it: {writer}\n{named}"
 
 
-def _newer(found: Candidates, others: list[tuple[str, str]], taken: str) -> list[tuple[str, str]]:
+def _newer(
+    found: Candidates, others: list[tuple[str, str]], limit: int | None
+) -> list[tuple[str, str]]:
     """Return those of other histories that a user might have expected to be taken."""
     steps = {
         one.name: one.step
@@ -254,7 +253,6 @@ def _newer(found: Candidates, others: list[tuple[str, str]], taken: str) -> list
         for one in candidates
         if one.complete or one.part
     }
-    limit = steps.get(taken)
     return [
         (name, why)
         for name, why in others
@@ -262,14 +260,13 @@ def _newer(found: Candidates, others: list[tuple[str, str]], taken: str) -> list
     ]
 
 
-def _damaged(found: Candidates, others: list[tuple[str, str]], taken: str) -> list[str]:
+def _damaged(found: Candidates, others: list[tuple[str, str]], limit: int | None) -> list[str]:
     """Return those further on that are not whole and that no other run is known to have written.
 
     A file that was changed after the run's end has a time at which no run wrote.
     """
     whys = dict(others)
     seen = {one.name: one for node in [*found][::-1] for one in found[node]}
-    limit = seen[taken].step
     return [
         f"{name}: {whys[name]}; {one.why}"
         for name, one in seen.items()

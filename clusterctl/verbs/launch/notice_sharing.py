@@ -1,5 +1,6 @@
 """Warns of a run that would write to files of another one."""
 
+import posixpath
 import re
 import shlex
 import time
@@ -111,7 +112,11 @@ def own_folder_hint(written: Job, place: str) -> str:
     folder = folder.rstrip("/")
     own = f"{folder}/{{run}}"
     alone = re.compile(rf"\A((?:[^=]*=)?){re.escape(folder)}(?=/|\Z)")
-    command = [alone.sub(lambda found: found[1] + own, word) for word in written.command]
+    command = [
+        # A file in it, such as a checkpoint to begin from, stays where it is.
+        word if posixpath.splitext(word)[1] else alone.sub(lambda found: found[1] + own, word)
+        for word in written.command
+    ]
     if command == list(written.command):
         return f"set `checkpoints: {own}` in the inventory, and pass that folder to the program"
     typed = shlex.join(command)

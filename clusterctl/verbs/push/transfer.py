@@ -329,11 +329,9 @@ class Transfer:
             self._drop(member, NodeError("bad-output", "operation", words, hint))
 
     def _changed(self, what: str = "") -> ClusterError:
-        return ClusterError(
-            f"{self.source.name}: {self.source.path} changed while it was sent{what}",
-            hint="try again when nothing writes to it, or take a folder in it that no longer"
-            " changes; what was sent is kept",
-        )
+        words = f"{self.source.name}: {self.source.path} changed while it was sent{what}"
+        again = "try again when nothing writes to it, or take a folder in it that stays as it is"
+        return ClusterError(words, hint=f"{again}; what was sent is kept")
 
     def _set_apart(self, member: Member) -> None:
         """Let the source itself serve a node that cannot get on with the one before it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from clusterctl.node.agent.call_channel import CallChannel
 from clusterctl.node.run.files.run_paths import NodePaths
 from clusterctl.node.run.operations import metrics as module
 from clusterctl.wire import Message
+from tests.node.checkpoints.test_origin import run_folder
 
 
 def asked(folder: Path, *paths: str, **more: Any) -> Message:
@@ -29,6 +31,16 @@ def test_the_first_file_that_exists_is_sent(tmp_path: Path) -> None:
     assert found.body == b'{"step": 1}\n{"step": 2}\n'
     assert asked(tmp_path, "out/metrics.jsonl").body == found.body
     assert asked(tmp_path, "absent").head == {"file": "", "every": 1}
+
+
+def test_a_file_that_two_runs_may_have_written_to_counts_as_none(tmp_path: Path) -> None:
+    state, now = tmp_path / "state", time.time()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    run_folder(state, "one", now - 100, now + 100, world_size=1)
+    of_run = {"cluster": "c", "run": "one", "node": "n", "state": str(state), "printed": True}
+    assert asked(tmp_path, ".", **of_run).head["file"] != ""
+    run_folder(state, "two", now - 50, now + 100, world_size=1)
+    assert asked(tmp_path, ".", **of_run).head["file"] == ""
 
 
 def test_a_pipe_does_not_block(tmp_path: Path) -> None:

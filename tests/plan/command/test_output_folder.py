@@ -26,6 +26,7 @@ from clusterctl.plan.run_names import fill_job
         ("t.py --resume out/a --data out/b", "out"),
         ("t.py --out-dir out/logs --ckpt-dir out/a", "out"),
         ("t.py --out", "out"),
+        ("t.py --save all", "out"),
     ],
 )
 def test_a_run_has_the_folder_of_its_own_that_its_command_names(command: str, folder: str) -> None:

@@ -228,6 +228,29 @@ def test_a_path_that_another_run_wrote_is_taken_with_a_warning() -> None:
     assert choose(pool(SHARED, a=own, b=own), SHARED, "step-20").doubts == ()
 
 
+def test_with_a_folder_for_each_run_too_a_newer_one_that_can_be_copied_is_named() -> None:
+    job = replace(LOCAL.job, checkpoints="out/{run}")
+    runs = (
+        Ancestor(
+            run=RUN, began=5.0, taken="/w/out/old/step-20", taken_step=20, checkpoints="out/{run}"
+        ),
+        Ancestor(run=OLD, began=1.0, checkpoints="out/{run}"),
+    )
+
+    def held(*own: dict[str, Any]) -> Callable[[Request], Any]:
+        def answer(request: Request) -> Any:
+            there = {RUN: own, OLD: (seen(20, run=OLD),)}
+            at = str(request.args["path"]).rpartition("/")[2]
+            every = (*own, *there[OLD])
+            return node(*(there[at] if request.args["which"] == "latest" else every))(request)
+
+        return answer
+
+    nodes = pool(LOCAL, a=held(seen(30)), b=held())
+    with pytest.raises(LaunchRefused, match=r"\Astep-30: it is missing on b\Z"):
+        choose(nodes, replace(LOCAL, job=job), "latest", history=History(runs=runs))
+
+
 def test_an_older_file_of_the_same_name_on_another_disk_hides_no_newer_one() -> None:
     own, old = seen(30), seen(30, run=OLD, older=True, hash="of another")
     nodes = pool(LOCAL, a=node(own, seen(20)), b=node(old, seen(20)))

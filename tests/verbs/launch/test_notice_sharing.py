@@ -143,6 +143,7 @@ def test_the_hint_fits_the_job(job: Job, hint: str) -> None:
         ("--timeout=5", "--timeout=5/{run}"),
         ("--out=5/logs", "--out=5/{run}/logs"),
         ("--steps=50", None),
+        ("--resume=5/step-1.pt", None),
         ("a5", None),
         ("5x", None),
         ("--port5=1", None),

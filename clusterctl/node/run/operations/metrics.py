@@ -26,6 +26,8 @@ READ_BYTES = 1 << 30
 def metrics(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
     """Send the lines of the first file that exists; else what the run printed of its steps.
 
+    A file to which another run may have written at the same time counts as none.
+
     Args:
         args: `workdir`, and `paths` from there: files, or folders that may have a `metrics.jsonl`;
             with `printed`, also `cluster`, `run`, `node` and perhaps `state`.
@@ -41,12 +43,21 @@ def metrics(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
         except OSError:
             continue
         with os.fdopen(descriptor, "rb") as file:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and not _has_two_writers(args, name, status.st_mtime):
                 lines, every = _thinned(file)
                 return Message({"file": name, "every": every}, b"".join(lines))
     file_name, rows = other_metrics(find_run(args), folders) if args.get("printed") else ("", [])
     lines, every = _thinned(io.BytesIO(b"".join(rows)))
     return Message({"file": file_name, "every": every}, b"".join(lines))
+
+
+def _has_two_writers(args: Dict[str, Any], name: str, written: float) -> bool:
+    if not args.get("printed"):
+        return False
+    from clusterctl.node.checkpoints.origin import Origin  # noqa: PLC0415  (few files need it)
+
+    return bool(Origin(args, os.path.dirname(name)).writer(written).beside)
 
 
 def _thinned(file: BinaryIO) -> Tuple[List[bytes], int]:
