@@ -25,6 +25,7 @@ TOUCH_SECONDS = 10.0
 LIVE_SECONDS = 60.0
 """A note that is older is of a run that is over: storage can be silent for a while."""
 KEPT_SECONDS = 90 * 86400.0
+_OLDEST = 1e9
 SUFFIX = ".clusterctl"
 
 _BYTES = 1024
@@ -62,7 +63,7 @@ def keep_note(
         after the run, no other run can write.
 
     Raises:
-        OSError: the folder above cannot be written to.
+        OSError: the folder above cannot be written to, or is not there yet.
     """
     if not checkpoints or "://" in checkpoints or run in checkpoints:
         return False
@@ -73,7 +74,6 @@ def keep_note(
     path = os.path.join(above, ".%s.%s%s" % (name, run, SUFFIX))
     shown = {key: value[:_CHARACTERS] for key, value in about.items()}
     data = to_json({"schema": 1, "age": round(age, 3), "over": over, **shown}).strip()
-    os.makedirs(above, exist_ok=True)  # the program would make it, too
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     try:
         os.pwrite(descriptor, data[: _BYTES - 1].ljust(_BYTES - 1) + b"\n", 0)
@@ -99,6 +99,8 @@ def noted_writers(folder: str, ahead: float) -> List[WriterNote]:
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             value, written = _read(path)
             sign, age = written - ahead, float(value["age"])
+            if not 0 <= age < _OLDEST:  # nan too
+                continue
             about = {key: str(value.get(key) or "")[:_CHARACTERS] for key in _SHOWN}
             over = bool(value.get("over"))
             live = not over and now - sign < LIVE_SECONDS

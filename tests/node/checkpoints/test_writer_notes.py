@@ -124,6 +124,12 @@ def test_any_content_of_a_note_is_survived(tmp_path_factory: Any, content: bytes
     assert isinstance(noted_writers(str(folder / "out"), 0.0), list)
 
 
+@pytest.mark.parametrize("age", ["-1", "1e999", "NaN", "true1", '"x"'])
+def test_an_age_that_none_has_makes_no_note(tmp_path: Path, age: str) -> None:
+    keep(tmp_path / "out").write_text('{"age": %s}' % age)
+    assert noted_writers(str(tmp_path / "out"), 0.0) == []
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f".out.{OTHER}.clusterctl")
     assert noted_writers(str(tmp_path / "out"), 0.0) == []
