@@ -126,7 +126,7 @@ def test_any_content_of_a_note_is_survived(tmp_path_factory: Any, content: bytes
 
 @pytest.mark.parametrize("age", ["-1", "1e999", "NaN", "true1", '"x"'])
 def test_an_age_that_none_has_makes_no_note(tmp_path: Path, age: str) -> None:
-    keep(tmp_path / "out").write_text('{"age": %s}' % age)
+    keep(tmp_path / "out").write_text(f'{{"age": {age}}}')
     assert noted_writers(str(tmp_path / "out"), 0.0) == []
 
 
