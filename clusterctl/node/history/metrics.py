@@ -7,7 +7,8 @@ import os
 import stat
 
 from clusterctl.node.agent.call_channel import CallChannel
-from clusterctl.node.run.operations.other_metrics import other_metrics
+from clusterctl.node.checkpoints.origin import Origin
+from clusterctl.node.history.other_metrics import other_metrics
 from clusterctl.node.run.operations.status import find_run
 from clusterctl.wire import Message
 
@@ -55,8 +56,6 @@ def metrics(args: Dict[str, Any], body: bytes, channel: CallChannel) -> Message:
 def _has_two_writers(args: Dict[str, Any], name: str, written: float) -> bool:
     if not args.get("printed"):
         return False
-    from clusterctl.node.checkpoints.origin import Origin  # noqa: PLC0415  (few files need it)
-
     return bool(Origin(args, os.path.dirname(name)).writer(written).beside)
 
 

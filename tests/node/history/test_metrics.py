@@ -12,8 +12,8 @@ import pytest
 
 from clusterctl.logs.metrics import Metrics, read_metrics
 from clusterctl.node.agent.call_channel import CallChannel
+from clusterctl.node.history import metrics as module
 from clusterctl.node.run.files.run_paths import NodePaths
-from clusterctl.node.run.operations import metrics as module
 from clusterctl.wire import Message
 from tests.node.checkpoints.test_origin import run_folder
 
