@@ -88,10 +88,12 @@ class LogSpace:
     def _compare(self, log: str, found: Optional[os.stat_result]) -> None:
         """Repair a log that another program cut off, and tell of one that it took away."""
         inode, size = self._seen.get(log, (0, 0))
+        if inode:  # who looks for lines may have seen it longer since
+            size = max(size, self._record.size_of(log))
         if found and (not inode or (found.st_ino == inode and found.st_size >= size)):
             self._seen[log] = found.st_ino, found.st_size
         elif found and found.st_ino == inode:
-            self._restore_size(log, max(size, self._record.size_of(log)))
+            self._restore_size(log, size)
         elif inode and log not in self._lost and os.path.isdir(self._folder):
             self._lost.add(log)
             message = "%s was deleted or moved: what is printed there now is lost" % log

@@ -137,6 +137,24 @@ def test_a_log_that_another_program_cuts_off_is_followed_without_a_gap(make_run:
     )
 
 
+def test_a_log_that_grew_and_was_cut_off_between_two_looks_is_noticed(tmp_path: Path) -> None:
+    """It is longer again than at the look before, but not than it was noted meanwhile."""
+    log = tmp_path / "ranks" / "0.log"
+    log.parent.mkdir()
+    log.write_text("before")
+    record = RunFiles(NodePaths(str(tmp_path)))
+    room = LogSpace(record)
+    room.check()
+    log.write_text("x" * 107)
+    record.log_times()
+    log.write_text("after 0\n")
+    room.check()
+    assert log.stat().st_size == 107 + len("after 0\n")
+    room.check()
+    (event,) = Path(record.paths.events).read_text().splitlines()
+    assert "another program cut ranks/0.log off, which had 107 bytes" in event
+
+
 def test_a_log_that_another_program_takes_away_is_named_once(tmp_path: Path) -> None:
     paths = NodePaths(str(tmp_path))
     log = tmp_path / "ranks" / "0.log"
