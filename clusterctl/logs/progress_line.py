@@ -94,8 +94,8 @@ def progress_in(line: str) -> JobProgress | None:
         for found in _BAR.finditer(line)
         if int(found[2]) and not _OTHER_BAR.search(line[: found.start()])
     ]
-    if bars and _OF_ALL_EPOCHS.search(line[: bars[-1].start()]):
-        return JobProgress(epoch=float(bars[-1][1]), epochs=int(bars[-1][2]))
+    if all_epochs := _of_all_epochs(line):
+        return all_epochs
     if bars := bars or list(_NEW_BAR.finditer(line)):
         return _of_bar(bars[-1], _OF_EPOCHS.search(line[: bars[-1].start()]))
     if (counted := IN_EPOCH.search(line)) and tells(counted):
@@ -175,16 +175,16 @@ def _newest(lines: Iterable[str]) -> JobProgress | None:
         last = next((one for one in found if one.step == last.step and one.total), last)
     if last is None or last.step is None or last.epoch is not None or last.total is None:
         return last
-    above = next(filter(None, map(_all_epochs, newest)), None)
-    return replace(last, epoch=above, of_epoch=True, eta_s=None) if above is not None else last
+    above = next(filter(None, map(_of_all_epochs, newest)), None)
+    return replace(last, epoch=above.epoch, of_epoch=True, eta_s=None) if above else last
 
 
-def _all_epochs(line: str) -> float | None:
-    """Return the epoch that a bar of epochs counts, from 0 as its steps' bar would."""
+def _of_all_epochs(line: str) -> JobProgress | None:
+    """Return what a bar of epochs tells, which counts those that are over; None: it is none."""
     bars = list(_BAR.finditer(line[:_LIMIT]))
     if not bars or not _OF_ALL_EPOCHS.search(line[: bars[-1].start()]):
         return None
-    return float(bars[-1][1])
+    return JobProgress(epoch=float(bars[-1][1]), epochs=int(bars[-1][2]))
 
 
 def _epoch_alone(line: str) -> JobProgress | None:

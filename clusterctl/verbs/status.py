@@ -154,9 +154,9 @@ def _newest(
 
     def begun_from() -> NodeCheckpoint | None:
         """Without a checkpoint of its own, a run is where it began."""
-        if not history.taken_elsewhere:
+        if not history.begin:
             return None
-        answers, _ = ask(OneCheckpointAnswer, path=folders[0], which=history.taken_elsewhere)
+        answers, _ = ask(OneCheckpointAnswer, path=folders[0], which=history.begin)
         found = (one for answer in answers.values() for one in answer.candidates)
         return next((one for one in found if one.complete or one.part), None)
 

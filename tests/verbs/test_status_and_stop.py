@@ -259,7 +259,7 @@ def test_status_shows_the_checkpoint_of_the_run_that_it_resumes_until_it_has_its
 
 
 @pytest.mark.parametrize(
-    ("b_says", "shared", "told"),
+    ("b_says", "shared", "named"),
     [
         ({"error": {"kind": "missing", "message": "no such file"}}, (), True),
         ({"complete": False}, (), True),
@@ -273,7 +273,7 @@ def test_status_says_that_a_node_lacks_the_newest_checkpoint(
     b_says: dict[str, Any],
     shared: tuple[str, ...],
     *,
-    told: bool,
+    named: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     one = {"name": "s-4", "path": "/w/out/s-4", "step": 4, "time": 1.0, "run": RUN, "format": "",
@@ -288,11 +288,11 @@ def test_status_says_that_a_node_lacks_the_newest_checkpoint(
     for name, answer in answers.items():
         answer["status"] = [Message({"node": part(name)})]
     _, view = finish(status, FakePool(cluster, answers), RUN, cluster)
-    assert view.document()["checkpoint"]["missing_on"] == ("b" if told else "")
+    assert view.document()["checkpoint"]["missing_on"] == ("b" if named else "")
     show_status(Screen(), view)
     shown = capsys.readouterr().out
     assert "newest checkpoint  /w/out/s-4 (step 4)" in shown
-    assert ("b lacks it or has another, so no restart or resume takes it" in shown) is told
+    assert ("b lacks it or has another, so no restart or resume takes it" in shown) is named
 
 
 def test_a_cause_shows_no_more_of_a_line_than_a_person_reads() -> None:

@@ -62,7 +62,7 @@ class Ending:
         self._peers, self._save = attempt.peers, attempt.on_change
         self._spawner, self._ranks, self._hang = spawner, ranks, hang
         self._next, self._around, self._notify = next_attempt, around, notify
-        self._note_at_folder = note
+        self._folder_note = note
         self._echo = EchoGrace(self._loop, self.begin, hang.timed_out)
         self._failure_grace: float = self._job["stop"].get("failure_grace", FAILURE_GRACE)
         self._shutdown: Optional[Shutdown] = None
@@ -170,7 +170,7 @@ class Ending:
 
     def _living(self) -> List[Process]:
         """Return the run's processes on this node; those that tell others are none of them."""
-        return self._note_at_folder.without(self._notify.without(living_descendants()))
+        return self._folder_note.without(self._notify.without(living_descendants()))
 
     def _leftovers(self, left: List[Process]) -> None:
         """Record what successful ranks left running, and is ended now; Ray ends with its driver."""
@@ -240,7 +240,7 @@ class Ending:
     def _tell_people(self, state: str) -> None:
         note, first = self.account.get("no_restart", ""), self._next.first_cause
         tell = partial(self._notify.end, state, first, note, self._record_end)
-        self._note_at_folder.end(tell)
+        self._folder_note.end(tell)
 
     def _record_end(self) -> None:
         """Write the end; nothing may be left of the commands that ran after it."""

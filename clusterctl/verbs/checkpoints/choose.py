@@ -113,7 +113,7 @@ def _latest(query: CheckpointQuery, folders: Sequence[str]) -> ChosenCheckpoint:
     """Choose the newest of the first folder that has a fit one; the newest run's comes first."""
     skipped: list[str] = []
     refusal: LaunchRefused | None = None
-    begin = query.history.taken_elsewhere
+    begin = query.history.begin
     to_copy = how = ""
     for folder in folders:
         found = query.ask(path=folder)

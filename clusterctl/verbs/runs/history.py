@@ -66,8 +66,8 @@ class History:
         return tuple(dict.fromkeys(filter(None, found)))
 
     @property
-    def taken_elsewhere(self) -> str:
-        """The checkpoint that the newest run was resumed from, if another run has it; else empty.
+    def begin(self) -> str:
+        """The checkpoint on disk that the newest run was resumed from; empty: there is none.
 
         It may be in no folder of these runs.
         """

@@ -53,7 +53,7 @@ class FolderNote:
             self._pid, self._needed = 0, told.get("kept", True)
             then()
 
-        work = partial(_write, self._job, time.time() - self._began(), over=over)
+        work = partial(_note, self._job, time.time() - self._began(), over=over)
         with contextlib.suppress(OSError):
             seconds = END_SECONDS if over else SECONDS
             self._pid = run_apart(self._loop, work, done, seconds=seconds)
@@ -61,7 +61,7 @@ class FolderNote:
         return False
 
 
-def _write(job: NodeJob, age: float, *, over: bool) -> Dict[str, Any]:
+def _note(job: NodeJob, age: float, *, over: bool) -> Dict[str, Any]:
     about = {
         "name": job.get("name") or "",
         "cluster": job["cluster"],
